@@ -606,43 +606,6 @@ def test_workspaces_on_one_server_are_kept_apart_and_may_be_moved(tmp_path, uri)
     assert content(tmp_path)["metrics"] == before["metrics"]
 
 
-def under_former_keys(store: Store) -> dict[str, str]:
-    """As an earlier version recorded the runs: the key without workspace and name. Their ids by name."""
-    runs = [run for name in ("tests", "tests-data") for run in store.client.search_runs([store.experiment(name)])]
-    for run in runs:
-        parts = run.data.tags[RUN_KEY].split(":")
-        store.client.set_tag(run.info.run_id, RUN_KEY, f"{parts[0]}:{parts[-1]}")
-    return {run.info.run_name: run.info.run_id for run in runs}
-
-
-def test_runs_recorded_by_an_earlier_version_are_adopted(tmp_path, uri, capsys):
-    results = make_workspace(tmp_path)
-    ids = under_former_keys(follow(results, uri))
-    for _ in range(2):
-        store = follow(results, uri)
-        found = [run for name in ("tests", "tests-data") for run in store.client.search_runs([store.experiment(name)])]
-        assert {run.info.run_name: run.info.run_id for run in found} == ids and len(found) == len(ids)
-        for state in results.rglob(".mlflow.json"):
-            state.unlink()
-    assert all(len(run.data.tags[RUN_KEY].split(":")) > 2 for run in found) and capsys.readouterr().err == ""
-
-
-def test_a_row_shared_by_two_runs_in_an_earlier_version_is_kept_and_reported(tmp_path, uri, capsys):
-    results = make_workspace(tmp_path, dict(EQUAL_TRAININGS))
-    old = under_former_keys(follow(results, uri))
-    Store(uri).client.set_tag(old["second"], RUN_KEY, "of no run: the two had one row")
-    Store(uri).client.delete_run(old["second"])
-    for state in results.rglob(".mlflow.json"):
-        state.unlink()
-    store = follow(results, uri)
-    told = capsys.readouterr().err
-    assert f"'first' ({old['first']}) holds what an earlier version recorded of first, second together" in told
-    names = [run.info.run_name for run in store.client.search_runs([store.experiment("tests")], "tags.`pipeline.stage` = 'train'")]
-    assert sorted(names) == ["first", "first", "second"]
-    follow(results, uri)
-    assert capsys.readouterr().err == ""
-
-
 def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):
     follower = Follower(make_workspace(tmp_path), Store(uri))
     assert full_pass(follower, print) is None

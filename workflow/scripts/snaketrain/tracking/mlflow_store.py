@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import shlex
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -137,37 +136,18 @@ class Store:
             self._experiments[name] = found.experiment_id if found else self.client.create_experiment(name, artifact_location=place)
         return self._experiments[name]
 
-    def knows(self, key: str) -> bool:
-        """Whether the run with this key was looked up already."""
-        return key in self._runs
-
-    def run(self, experiment: str, key: str, name: str, started: float, tags: dict[str, str], former: str | None = None) -> str | None:
-        """The id of the run with this key, created if there is none; None if a user has deleted it, which is respected.
-
-        `former`: the key it had in an earlier version.
-        """
+    def run(self, experiment: str, key: str, name: str, started: float, tags: dict[str, str]) -> str | None:
+        """The id of the run with this key, created if there is none; None if a user has deleted it, which is respected."""
         key = key[:LONGEST_TAG]
         if key not in self._runs:
-            tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
-            found = self.with_key(experiment, key) or (self._adopted(experiment, former, name, tags) if former else [])
+            where = [self.experiment(experiment)]
+            found = self.client.search_runs(where, f"tags.`{RUN_KEY}` = '{key}'", ViewType.ALL, order_by=["attributes.start_time ASC"])
             alive = [run for run in found if run.info.lifecycle_stage == "active"]
             if not found:
-                alive = [self.client.create_run(self.experiment(experiment), milliseconds(started), tags, hidden(name))]
+                tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
+                alive = [self.client.create_run(*where, milliseconds(started), tags, hidden(name))]
             self._runs[key] = alive[0].info.run_id if alive else None
         return self._runs[key]
-
-    def with_key(self, experiment: str, key: str) -> list[Run]:
-        """The runs with this key, deleted ones included."""
-        where = [self.experiment(experiment)]
-        return list(self.client.search_runs(where, f"tags.`{RUN_KEY}` = '{key}'", ViewType.ALL, order_by=["attributes.start_time ASC"]))
-
-    def _adopted(self, experiment: str, former: str, name: str, tags: dict[str, str]) -> list[Run]:
-        """The run with the former key, which is replaced by the new one; none if it is ambiguous."""
-        found = self.with_key(experiment, former)
-        same = len(found) == 1 and found[0].info.run_name == hidden(name) and found[0].data.tags.get(PARENT) == tags.get(PARENT)
-        if same and found[0].info.lifecycle_stage == "active":
-            self.client.set_tag(found[0].info.run_id, RUN_KEY, tags[RUN_KEY])
-        return found if same else []
 
     def get(self, run_id: str) -> Run:
         return self.client.get_run(run_id)
@@ -288,32 +268,7 @@ def run_key(results: Path, stage: str, identity: str, run: str | None = None) ->
     return ":".join([stage, workspace_id(results), *([run] if run else []), identity])
 
 
-def former_key(stage: str, identity: str) -> str:
-    """The key of an earlier version, in which runs with equal settings shared one row."""
-    return f"{stage}:{identity}"
-
-
 def training_run(results: Path, run: JsonObject, store: Store) -> str | None:
     """The id of a training's run in MLflow, created if there is none; None if a user has deleted it."""
-    key, experiment = run_key(results, "train", run["identity"], run["run"]), run.get("experiment") or "snaketrain"
-    former: str | None = former_key("train", run["identity"])
-    if not store.knows(key) and len(sharing := of_equal_identity(results, run)) > 1:
-        if not store.with_key(experiment, key):
-            warn_of_shared_row(store.with_key(experiment, former_key("train", run["identity"])), sharing)
-        former = None
-    return store.run(experiment, key, run["run"], run["started"], {}, former)
-
-
-def warn_of_shared_row(runs: list[Run], sharing: list[str]) -> None:
-    for run in (run for run in runs if run.info.lifecycle_stage == "active"):
-        print(
-            f"warning: MLflow's run {run.info.run_name!r} ({run.info.run_id}) holds what an earlier version recorded of "
-            f"{', '.join(sharing)} together; each now has its own row. Delete the old run when you no longer need it.",
-            file=sys.stderr,
-            flush=True,
-        )
-
-
-def of_equal_identity(results: Path, run: JsonObject) -> list[str]:
-    found = [tracked.read_json(path) or {} for path in sorted(results.glob("runs/*/training/run.json"))]
-    return [each["run"] for each in found if each.get("identity") == run["identity"]]
+    key = run_key(results, "train", run["identity"], run["run"])
+    return store.run(run.get("experiment") or "snaketrain", key, run["run"], run["started"], {})

@@ -9,7 +9,7 @@ from snaketrain.evaluation.comparing import standing
 from snaketrain.runtime.manifests import Manifest, write_checked
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked
-from snaketrain.tracking.mlflow_store import NOTE, PARENT, ExperimentDeleted, Store, former_key, run_key
+from snaketrain.tracking.mlflow_store import NOTE, PARENT, ExperimentDeleted, Store, run_key
 from snaketrain.tracking.tracked import allowed
 
 # --- What MLflow already knows about a run, kept beside it. If it is lost, everything is sent again.
@@ -98,8 +98,7 @@ class SharedRuns:
         """The run of a stage; its content is sent once."""
         sent = tracked.read_json(made.folder / STATE) or {}
         stage = tags["pipeline.stage"]
-        key, former = run_key(self.results, stage, made.identity), former_key(stage, made.identity)
-        run_id = self.store.run(experiment, key, name, made.started, tags, former)
+        run_id = self.store.run(experiment, run_key(self.results, stage, made.identity), name, made.started, tags)
         current = {"uri": self.store.uri, "run_id": run_id, "content": made.content}
         if run_id and sent != current:
             self.store.params(run_id, tracked.params(made.settings))
@@ -241,10 +240,10 @@ class StageResults:
         self.store.points(sent.run_id, points)
         for file, place in files:
             self.store.artifact(sent.run_id, file, place)
-        key, former = run_key(self.results, stage[0], made.identity, run["run"]), former_key(stage[0], made.identity)
+        key = run_key(self.results, stage[0], made.identity, run["run"])
         reasons = tracked.read_json(self.results / "runs" / run["run"] / "reasons.json") or {}
         tags = {PARENT: sent.run_id, "pipeline.stage": stage[0]} | tracked.reason(reasons, made.stage)
-        child = self.store.run(experiment, key, f"{run['run']} {stage[1]}", made.started, tags, former)
+        child = self.store.run(experiment, key, f"{run['run']} {stage[1]}", made.started, tags)
         if child:
             self.store.params(child, tracked.params(made.settings))
             self.store.points(child, points)
