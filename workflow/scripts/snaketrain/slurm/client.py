@@ -51,7 +51,6 @@ class Work:
 
     @property
     def stage(self) -> str:
-        """The first one."""
         return self.stages[0]
 
     @property
@@ -154,12 +153,13 @@ class Slurm:
         return [QueuedJob(*row) for row in rows if len(row) == 6]
 
     def has_jobs(self, max_age_seconds: float = 0.0) -> bool:
-        """Whether any job of this user is pending or running."""
         return bool(self._ask("squeue", "--me", "--noheader", "--format", "%i", max_age_seconds=max_age_seconds).strip())
 
     def states(self, name: str) -> dict[str, str]:
         """The state of each job with this name, by number, with those that ended within the last minutes."""
-        return self._by_number("--name", name, "--states=all", "--format", "%i|%T")
+        shown = self._ask("squeue", "--noheader", "--name", name, "--states=all", "--format", "%i|%T")
+        lines = (line.partition("|") for line in shown.splitlines())
+        return {number.strip(): state.strip() for number, _, state in lines}
 
     def in_queue(self, numbers: Iterable[str], max_age_seconds: float = 0.0) -> set[str]:
         """The jobs among these that are pending or running."""
@@ -179,10 +179,6 @@ class Slurm:
             return datetime.fromisoformat(shown)
         except ValueError:
             raise SlurmError(f"squeue gave no time of submission for job {number}, but {shown!r}") from None
-
-    def _by_number(self, *options: str) -> dict[str, str]:
-        lines = (line.partition("|") for line in self._ask("squeue", "--noheader", *options).splitlines())
-        return {number.strip(): value.strip() for number, _, value in lines}
 
     def most_memory_mb(self, number: str) -> int | None:
         """The most that a process of any step of a job had in use, as far as accounting knows."""
@@ -309,7 +305,6 @@ NAME_LENGTH = 60  # hundreds of names are one argument of squeue
 
 
 def jobs_here(slurm: Slurm) -> list[QueuedJob]:
-    """The jobs that workflows in this folder have submitted."""
     found, here = slurm.user_jobs(), os.path.realpath(".")
     ours = {folder for folder in {job.folder for job in found} if os.path.realpath(folder) == here}
     commented = (with_own_comment(slurm, job) for job in found if job.folder in ours)

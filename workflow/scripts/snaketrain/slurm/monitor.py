@@ -127,8 +127,10 @@ def of_memory(slurm: Slurm, number: str, sign: re.Match[str] | None, asked_mb: i
         details.append(sign["ours"])
     elif sign and sign["used"]:
         details.append(f"{int(sign['used']) // 2**20} MB were in use, over a limit of {int(sign['limit']) // 2**20} MB")
-    elif (used_mb := most_memory_mb(slurm, number)) is not None:
-        details.append(f"{used_mb} MB were in use by a process")
+    else:
+        with contextlib.suppress(SlurmError, ValueError):  # most often there is no accounting
+            if (used_mb := slurm.most_memory_mb(number)) is not None:
+                details.append(f"{used_mb} MB were in use by a process")
     known = f" ({'; '.join(details)})" if details else ""
     if sign and "of the machine" in (sign["ours"] or ""):
         return Failure(f"may have been killed for its memory{known}: it is retried; if that happens again, raise compute.memory_mb", True)
@@ -137,12 +139,6 @@ def of_memory(slurm: Slurm, number: str, sign: re.Match[str] | None, asked_mb: i
         "for the other stages",
         worth_retrying=False,
     )
-
-
-def most_memory_mb(slurm: Slurm, number: str) -> int | None:
-    with contextlib.suppress(SlurmError, ValueError):  # most often there is no accounting
-        return slurm.most_memory_mb(number)
-    return None
 
 
 # --- While jobs run.
@@ -224,14 +220,11 @@ class JobMonitor(threading.Thread):
             self.to_exclude.add(row.number)
             if str(row.work) in self.ranges:
                 self.to_resize.add(row.number)
-        if row.number in self.to_exclude:
-            with contextlib.suppress(SlurmError):  # tried again at the next look; other jobs must not wait for it
-                self.exclude_unfit(row)
-                self.to_exclude.discard(row.number)
-        if row.number in self.to_resize:
-            with contextlib.suppress(SlurmError):
-                self.restore_range(row, self.ranges[str(row.work)])
-                self.to_resize.discard(row.number)
+        for numbers, act in ((self.to_exclude, self.exclude_unfit), (self.to_resize, self.restore_range)):
+            if row.number in numbers:
+                with contextlib.suppress(SlurmError):  # tried again at the next look; other jobs must not wait for it
+                    act(row)
+                    numbers.discard(row.number)
         self.wait(row, now - self.waits_since.setdefault(row.number, now))
 
     def ended(self, row: QueuedJob) -> None:
@@ -250,8 +243,9 @@ class JobMonitor(threading.Thread):
     def say(self, row: QueuedJob, what: str) -> None:
         self.report(f"{row} {what}. Log: {row.log(self.logs)}")
 
-    def restore_range(self, row: QueuedJob, compute: Compute) -> None:
+    def restore_range(self, row: QueuedJob) -> None:
         """SLURM 22.05 remembers the number of nodes a job had and would wait until that many are free."""
+        compute = self.ranges[str(row.work)]
         self.slurm.resize(row.number, compute.counts.asked, tasks=compute.counts.fewest_asked * compute.threads)
 
     def exclude_unfit(self, row: QueuedJob) -> None:

@@ -93,9 +93,10 @@ def of_job(folder: Path, name: str, row: QueuedJob, submissions: Mapping[str, Su
     stage = row.work.stage
     training = folder / "results" / ("trunks" if stage == "train_trunk" else "runs") / name / "training"
     progress = progress_of(training)
+    state = f"{row.state} ({row.reason})" if row.state == "PENDING" else row.state
     left = progress.seconds_left if stage in TRAINS and row.state == "RUNNING" else None
     return RunState(
-        name, stage, row.number, in_words(row), progress.step, progress.steps, left, row.nodes, log_of(folder, row, submissions),
+        name, stage, row.number, state, progress.step, progress.steps, left, row.nodes, log_of(folder, row, submissions),
         in_queue=True, training=str(training) if stage in TRAINS else "",
     )  # fmt: skip
 
@@ -105,10 +106,6 @@ def last_submission(run: str, stage: str, submissions: Mapping[str, Submission])
     wanted = {stage} | ({"train_rung"} if stage == "train_model" else set())
     found = [made for name, made in submissions.items() if (work := Work.of(name)).run == run and wanted & set(work.stages)]
     return max(found, key=lambda made: int(made.number), default=None)
-
-
-def in_words(row: QueuedJob) -> str:
-    return f"{row.state} ({row.reason})" if row.state == "PENDING" else row.state
 
 
 def log_of(folder: Path, row: QueuedJob, submissions: Mapping[str, Submission]) -> str:

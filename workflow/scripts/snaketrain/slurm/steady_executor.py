@@ -21,7 +21,7 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from snaketrain.slurm.client import ENDED_STATES, OUTAGE, SlurmError, Work, comment, job_name, jobs_here, wait_for_end
-from snaketrain.slurm.monitor import Failure, failure
+from snaketrain.slurm.monitor import failure
 from snaketrain.slurm.submissions import Left, LeftOver, Stamp, Submission, fingerprint, stamps
 
 if TYPE_CHECKING:
@@ -118,18 +118,15 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
     def report_job_error(self, job_info: SubmittedJobInfo, msg: str | None = None, **kwargs: object) -> None:
         state = STATE.search(msg or "")
         self.forget(job_info, state[1] if state else "FAILED")
-        if state and (found := self.why_failed(job_info, state[1])):
-            msg = f"{msg} It {found.what}. "
-            if not found.worth_retrying:
-                job_info.job.attempt = job_info.job.restart_times + 1  # the last one that `retries` allows
+        if state:
+            log, asked_mb = Path(job_info.aux["slurm_logfile"]), job_info.job.resources.get("mem_mb")
+            if found := failure(self.slurm, job_info.external_jobid, state[1], log, asked_mb):
+                msg = f"{msg} It {found.what}. "
+                if not found.worth_retrying:
+                    job_info.job.attempt = job_info.job.restart_times + 1  # the last one that `retries` allows
         super().report_job_error(job_info, msg, **kwargs)
 
-    def why_failed(self, job_info: SubmittedJobInfo, state: str) -> Failure | None:
-        log, asked_mb = Path(job_info.aux["slurm_logfile"]), job_info.job.resources.get("mem_mb")
-        return failure(self.slurm, job_info.external_jobid, state, log, asked_mb)
-
     def forget(self, job_info: SubmittedJobInfo, state: str) -> None:
-        """The end of a job is known."""
         number = job_info.external_jobid
         if self.following.pop(number, None):
             with self.warning_of_full_disk():

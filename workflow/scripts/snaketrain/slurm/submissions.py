@@ -203,16 +203,12 @@ class LeftOver:
                 self.report(f"Waiting for {', '.join(map(str, ending))}, left by an earlier workflow in this folder, to end.")
                 reported = True
             time.sleep(1)
-        self._report_unneeded([row for row in queued if row not in found and row.state in ALIVE_STATES])
-        return found
-
-    def _report_unneeded(self, rows: list[QueuedJob]) -> None:
-        """Of runs that the configuration does not have any more, for example."""
-        if rows:
+        if unneeded := [row for row in queued if row not in found and row.state in ALIVE_STATES]:  # of runs that were removed, for example
             self.report(
-                f"{', '.join(map(str, rows))}: left by an earlier workflow in this folder, and not among the jobs to do now. Not ended; to end "
-                f"what is not wanted any more: scancel {' '.join(row.number for row in rows)}"
+                f"{', '.join(map(str, unneeded))}: left by an earlier workflow in this folder, and not among the jobs to do now. Not ended; to "
+                f"end what is not wanted any more: scancel {' '.join(row.number for row in unneeded)}"
             )
+        return found
 
     def _refuse_if_followed(self, queued: list[QueuedJob], earlier: dict[str, Submission]) -> None:
         for row in queued:
@@ -224,7 +220,6 @@ class LeftOver:
                 )
 
     def _end(self, rows: list[QueuedJob]) -> None:
-        """They save."""
         if not rows:
             return
         self.report(
