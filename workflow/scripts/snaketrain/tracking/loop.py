@@ -150,7 +150,6 @@ class Options:
 
     @cached_property
     def uri(self) -> str:
-        """With the values of the variables in it."""
         return resolved(self.given_uri)
 
     @property
@@ -171,7 +170,8 @@ class Loop:
         self.postponed: Postponed | None = None  # made with the follower, as it needs MLflow
         self.registrar = Registrar(options.given_uri, options.results / ".register_model.log")
         self.on_end = OnEnd.of_environment(options.results)
-        self.local_folder, warning = self._local_folder()
+        self.database = Path(options.uri.removeprefix(SQLITE)) if options.uri.startswith(SQLITE) else None
+        self.local_folder, warning = folder_for(self.database, options.local_store) if self.database else (None, None)
         if warning:
             warn(warning)
 
@@ -240,17 +240,11 @@ class Loop:
         from snaketrain.tracking.following import Follower  # the import takes seconds, and may fail
         from snaketrain.tracking.mlflow_store import Store
 
-        if not self.local_folder:
+        if not self.database or not self.local_folder:
             return Follower(self.options.results, Store(self.options.uri, self.lease.check))
-        database = Path(self.options.uri.removeprefix(SQLITE))
-        self.local = LocalDatabase(database, self.local_folder, self.options.results, self.lease.check)
+        self.local = LocalDatabase(self.database, self.local_folder, self.options.results, self.lease.check)
         self.registrar.uri = self.local.uri
         return Follower(self.options.results, Store(self.local.uri, self.lease.check, self.local.artifacts))
-
-    def _local_folder(self) -> tuple[Path | None, str | None]:
-        if not self.options.uri.startswith(SQLITE):
-            return None, None
-        return folder_for(Path(self.options.uri.removeprefix(SQLITE)), self.options.local_store)
 
     def _start_again(self, last: bool) -> None:
         """The database was deleted or replaced. MLflow keeps its connections to the old one, and cannot be made to drop them."""

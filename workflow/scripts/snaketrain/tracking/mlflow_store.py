@@ -10,30 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mlflow.entities import Run
-
-from snaketrain.runtime.manifests import write_checked
-from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.tracking import tracked
-
-# MLflow reads these when it is imported; with its defaults a server that hangs blocks one call for ten minutes
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would print two lines for every run
-
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import (
-    Dataset,
-    DatasetInput,
-    InputTag,
-    LoggedModel,
-    Metric,
-    Param,
-    RunTag,
-    ViewType,
-)  # fmt: skip
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModel, Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH as ARTIFACTS
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
@@ -42,15 +21,16 @@ from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS as LOGGED_ARTIFACTS
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.lease import Lease
+from snaketrain.runtime.manifests import write_checked
+from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.tracking import tracked
 from snaketrain.tracking.local_database import SQLITE
 from snaketrain.tracking.tracked import LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG, Point, allowed, cut, five_digits, folder_name, milliseconds
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 RUN_KEY, PARENT, NOTE = "pipeline.run_key", "mlflow.parentRunId", "mlflow.note.content"
-TEXTS, LONGEST_TEXT_BYTES = (
-    (".json", ".csv", ".txt", ".diff", ".html", ".py", ".log", ".jsonl"),
-    20_000_000,
-)  # may contain a password
+TEXTS = (".json", ".csv", ".txt", ".diff", ".html", ".py", ".log", ".jsonl")  # may contain a password
+LONGEST_TEXT_BYTES = 20_000_000
 TAIL_BYTES = 100_000
 
 
@@ -145,7 +125,7 @@ class Store:
             alive = [run for run in found if run.info.lifecycle_stage == "active"]
             if not found:
                 tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
-                alive = [self.client.create_run(*where, milliseconds(started), tags, hidden(name))]
+                alive = [self.client.create_run(where[0], milliseconds(started), tags, hidden(name))]
             self._runs[key] = alive[0].info.run_id if alive else None
         return self._runs[key]
 
@@ -185,7 +165,6 @@ class Store:
         return same[0] if same else self.client.create_logged_model(where, name, run_id, tags, params)
 
     def status(self, run_id: str, status: str, time: float) -> None:
-        """Set it to running, or end it at that time."""
         if status != "RUNNING":
             self.client.set_terminated(run_id, status, milliseconds(time))
         elif self.get(run_id).info.status != "RUNNING":
@@ -212,7 +191,6 @@ class Store:
             self.tags(run_id, {LOGGED_ARTIFACTS: json.dumps([*tables, entry])})
 
     def tail(self, run_id: str, file: Path, folder: str) -> None:
-        """The end of a log."""
         with open(file, "rb") as log:
             log.seek(max(0, file.stat().st_size - TAIL_BYTES))
             text = log.read().decode(errors="replace")

@@ -55,7 +55,6 @@ def _short(value: str) -> str:
 
 
 def configuration_name(runs: list[str]) -> str:
-    """Of runs that differ only in the seed."""
     names = {_without_seed(run) for run in runs}
     return names.pop() if len(names) == 1 else group_name(sorted(map(short_name, runs)))
 
@@ -82,7 +81,6 @@ def _rank(row: TrainingRow) -> tuple[float, str]:
 
 
 def labels(rows: Iterable[TrainingRow]) -> dict[str, dict[str, str]]:
-    """The tags of each run, by its id."""
     groups = configurations(rows)
     colours = colours_of_runs([[row.name for row in members] for members in groups.values()])
     return {
