@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import limits
 import pytest
 from pipeline.lateness import seconds_behind
-from workspace import START, make_workspace
+from workspace import SETTINGS, START, make_workspace
 
 from snaketrain.evaluation.comparing import read_run, row
 from snaketrain.orchestration.reasons import note_reasons
@@ -28,6 +28,7 @@ from snaketrain.tracking import following
 from snaketrain.tracking.following import Follower, Postponed, RunEnd, full_pass
 from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store
 from snaketrain.tracking.registering import contender_of
+from snaketrain.tracking.stage_results import LARGEST_BYTES
 from snaketrain.tracking.tracked import LONGEST_PARAM, MODE, cut
 
 pytestmark = pytest.mark.lengthy
@@ -253,10 +254,72 @@ def test_the_comparison_is_a_run_of_its_own(tmp_path, uri):
     write_manifest(results / "comparison/manifest.json", made)
     follower = Follower(results, Store(uri))
     for _ in range(2):
-        follower.shared.comparison()
+        follower.stages.comparison()
     (run,) = follower.store.client.search_runs([follower.store.experiment("tests-comparisons")])
     assert run.data.tags["mlflow.note.content"] == "first is better" and run.data.metrics["runs"] == 2
     assert (Path(run.info.artifact_uri) / "index.html").read_text() == "<p>first is better</p>"
+
+
+def test_each_stage_is_a_run_with_what_decided_it_and_its_small_files(tmp_path, uri):
+    """Fetches too; no data, weights or predictions are copied into the runs of the stages."""
+    results = make_workspace(tmp_path, {"first": {}})
+    sources = {"raw/phrases": "fetch_data", "models/bert": "fetch_model", "inputs/new": "fetch_input", "sets/tweets": "prepare_set"}
+    for folder, stage in sources.items():
+        write_text(results / folder / "files/part.json", "[]")
+        write_json(results / folder / "huge.json", "x" * LARGEST_BYTES)
+        files = digests(results / folder, ["files/part.json", "huge.json"])
+        made = Manifest(stage, "0123", ['source.path="x"', "source.limit=null"], {"files": "4567"}, files, {}, START)
+        write_manifest(results / folder / "manifest.json", made)
+    write_text(results / "comparison/index.html", "<p>first</p>")
+    compared = {"first": read_manifest(results / "runs/first/evaluation/manifest.json").content}
+    made = Manifest("compare_runs", "0123", [], compared, {"index.html": ""}, {"runs": ["first"], "verdict": "one run"}, START)
+    write_manifest(results / "comparison/manifest.json", made)
+    for _ in range(2):
+        store = (follower := Follower(results, Store(uri))).store
+        assert full_pass(follower, print) is None
+    found = store.client.search_runs([each.experiment_id for each in store.client.search_experiments()])
+    params = {run.data.tags["pipeline.stage"]: run.data.params for run in found}
+    files = {run.data.tags["pipeline.stage"]: sorted(each.path for each in store.client.list_artifacts(run.info.run_id)) for run in found}
+    assert len(found) == len(params), "no stage has two runs"
+    fetched = {stage: {"source.path": "x", "inputs.files": "4567", "identity": "0123"} for stage in sources.values()}
+    assert {stage: params[stage] for stage in sources.values()} == fetched
+    assert {stage: set(params[stage]) for stage in params.keys() - fetched.keys()} == {
+        "prepare": {"data.name", "identity"},
+        "train": set(SETTINGS),
+        "select": {"inputs.training", "identity"},
+        "evaluate": {"evaluate.bins", "inputs.selection", "identity"},
+        "compare": {"inputs.first", "identity"},
+    }
+    results_and_plots = [f"{split}_{what}" for split in ("dev", "test") for what in ("plots.png", "results.json")]
+    assert files == {stage: ["manifest.json"] for stage in fetched} | {
+        "prepare": ["manifest.json", "report.json"],
+        "train": ["data", "evaluation", "selection", "training"],
+        "select": ["manifest.json", "selection.json"],
+        "evaluate": sorted(["manifest.json", *results_and_plots]),
+        "compare": ["index.html", "manifest.json"],
+    }
+    content = {run.data.tags["pipeline.stage"]: run.data.tags.get("pipeline.content") for run in found}
+    assert params["select"]["inputs.training"] == content["train"]
+    assert params["evaluate"]["inputs.selection"] == content["select"] and params["compare"]["inputs.first"] == content["evaluate"]
+
+
+def test_a_fetch_that_is_repeated_stays_one_run_and_one_of_the_same_settings_has_its_own(tmp_path, uri, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
+    results = make_workspace(tmp_path, {"first": {}})
+    write_manifest(
+        results / "raw/a/manifest.json", Manifest("fetch_data", "0123", [], {}, {"train/x": "01"}, {"token": "hf_0123456789"}, START)
+    )
+    write_manifest(results / "raw/b/manifest.json", Manifest("fetch_data", "0123", [], {}, {"train/x": "01"}, {}, START))
+    follower = Follower(results, Store(uri))
+    assert full_pass(follower, print) is None
+    made = Manifest("fetch_data", "0123", [], {}, {"train/x": "01", "train/y": "02"}, {}, START)
+    write_manifest(results / "raw/b/manifest.json", made)
+    assert full_pass(follower, print) is None
+    where, only = [follower.store.experiment("tests-data")], "tags.`pipeline.stage` = 'fetch_data'"
+    found = {run.info.run_name: run for run in follower.store.client.search_runs(where, only)}
+    assert {name: run.data.metrics["files"] for name, run in found.items()} == {"fetch_data a": 1, "fetch_data b": 2}
+    assert found["fetch_data b"].data.tags["pipeline.content"] == made.content
+    assert json.loads(text_of(follower.store, found["fetch_data a"], "manifest.json"))["facts"] == {"token": "***"}
 
 
 def with_less(state: Path) -> None:

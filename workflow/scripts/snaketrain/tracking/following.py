@@ -27,7 +27,7 @@ from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.tracking import tracked, views
 from snaketrain.tracking.mlflow_store import NOTE, ExperimentDeleted, Store, training_run
 from snaketrain.tracking.registering import is_due
-from snaketrain.tracking.stage_results import Evaluated, Sent, SharedRuns, StageResults, has_ended
+from snaketrain.tracking.stage_results import Evaluated, Sent, StageRuns, has_ended
 from snaketrain.tracking.tracked import MODE, Problem, first_line, run_address
 from snaketrain.tracking.views import TrainingRow, labels, short_name
 
@@ -72,7 +72,7 @@ FEW = 5  # up to this many runs are listed one by one
 class Follower:
     def __init__(self, results: Path, store: Store):
         self.results, self.store = Path(results).resolve(), store
-        self.shared, self.stages = SharedRuns(self.results, store), StageResults(self.results, store)
+        self.stages = StageRuns(self.results, store)
         self.jobs = SlurmJobs(self._running_jobs)
         self.unregistered: set[Path] = set()  # runs whose best model may be registered
         self.rows: dict[str, dict[str, TrainingRow]] = {}  # by experiment and run name
@@ -84,7 +84,7 @@ class Follower:
     def forget(self) -> None:
         """Look everything up in MLflow again."""
         self.store.forget()
-        self.shared.forget()
+        self.stages.forget()
         self.rows.clear()
         self._views.clear()
         self._labels.clear()
@@ -104,14 +104,14 @@ class Follower:
         run = tracked.read_json(training / "run.json")
         if run is None:
             return
-        experiment = run.get("experiment") or "snaketrain"
-        prepared, data_run_id = self.shared.data(run, f"{experiment}-data")
+        experiment = tracked.experiment_of(run)
+        prepared, data_run_id = self.stages.data(run, f"{experiment}-data")
         run_id = training_run(self.results, run, self.store)
         if run_id is None:  # a user has deleted it in MLflow: it is not created again
             return
         found = Evaluated.read(training.parent)
         row = row_of(run, run_id, found)
-        if not is_trunk(training):
+        if training.parents[1].name == "runs":  # a trunk trains the first steps of several runs, rather than a run
             self.rows.setdefault(experiment, {})[row.name] = row
         sent = Sent.read(training, self.store.uri, run_id)
         before = asdict(sent)
@@ -119,7 +119,7 @@ class Follower:
             self._describe(run, sent, training, prepared, (f"{experiment}-data", data_run_id))
             self._curves(training, sent)
             if found:
-                self.stages.send(found, training, run, experiment, sent)
+                self.stages.send(found, training, run, sent)
             if end := end_of(training, row, sent, found):
                 self.ends[training] = end
             if "evaluation" in sent.done and is_due(training.parent, self.store.uri, run_id):
@@ -158,7 +158,6 @@ class Follower:
         return found
 
     def _running_jobs(self) -> set[str]:
-        """The SLURM jobs of all runs that may still be writing."""
         running = (each for each in self.runs() if not has_ended(each, tracked.read_json(each / ".mlflow.json") or {}))
         return {job for training in running if (job := job_of(training))}
 
@@ -216,11 +215,6 @@ class Follower:
         self.store.tags(sent.run_id, tracked.attempts(state, why) | ({NOTE: note} if note != known.get(NOTE, "") else {}))
         self.store.status(sent.run_id, status, state["time"])
         sent.status = token
-
-
-def is_trunk(training: Path) -> bool:
-    """Whether it trains the first steps of several runs, rather than a run."""
-    return training.parents[1].name == "trunks"
 
 
 def row_of(run: JsonObject, run_id: str, found: Evaluated | None) -> TrainingRow:
@@ -282,52 +276,53 @@ class Postponed:
     """The runs that could not be recorded. Each is tried again after a pause of its own, which grows, so that it holds up no other run."""
 
     def __init__(self) -> None:
-        self._problems: dict[Path, Problem] = {}
-        self._pauses: dict[Path, float] = {}
-        self._due: dict[Path, float] = {}
+        self._failed: dict[Path, tuple[Problem, float, float]] = {}  # with the length of the pause, and its end
 
-    def is_due(self, training: Path) -> bool:
-        return time.monotonic() >= self._due.get(training, 0.0)
+    def is_due(self, path: Path) -> bool:
+        return path not in self._failed or time.monotonic() >= self._failed[path][2]
 
-    def failed(self, training: Path, problem: Problem) -> None:
-        pause = self._pauses[training] = min(2 * self._pauses.get(training, FIRST_PAUSE_SECONDS / 2), LONGEST_PAUSE_SECONDS)
-        self._problems[training], self._due[training] = replace(problem, of_one_run=True), time.monotonic() + pause
+    def failed(self, path: Path, problem: Problem) -> None:
+        pause = min(2 * self._failed[path][1], LONGEST_PAUSE_SECONDS) if path in self._failed else FIRST_PAUSE_SECONDS
+        self._failed[path] = replace(problem, of_one_run=True), pause, time.monotonic() + pause
 
-    def recorded(self, training: Path) -> None:
-        for known in (self._problems, self._pauses, self._due):
-            known.pop(training, None)
+    def recorded(self, path: Path) -> None:
+        self._failed.pop(path, None)
 
     def problem(self) -> Problem | None:
-        if not self._problems:
+        if not self._failed:
             return None
-        first, *others = self._problems.values()
+        first, *others = (problem for problem, _, _ in self._failed.values())
         return replace(first, what=f"{first.what} (and {len(others)} more runs)") if others else first
 
 
 def full_pass(follower: Follower, note: Callable[[str], None], postponed: Postponed | None = None) -> Problem | None:
     """Update all runs but the postponed ones; a run with damaged files does not stop the others. Returns what went wrong."""
-    follower.shared.deleted, postponed = None, postponed or Postponed()
-    for training in filter(postponed.is_due, follower.runs()):
-        note(f"updating {training.parent.name}")
-        if problem := update(follower, training):
-            postponed.failed(training, problem)
+    follower.stages.deleted, postponed = None, postponed or Postponed()
+    work: list[tuple[Path, Callable[[Path], None]]] = [(training, follower.update) for training in follower.runs()]
+    work += [(manifest, follower.stages.update_shared) for manifest in follower.stages.shared()]
+    for path, send in work:
+        if not postponed.is_due(path):
+            continue
+        note(f"updating {path.parent.name}")
+        if problem := update(follower, path, send):
+            postponed.failed(path, problem)
         else:
-            postponed.recorded(training)
+            postponed.recorded(path)
     problem = postponed.problem()
     try:
-        follower.shared.comparison()
+        follower.stages.comparison()
     except ExperimentDeleted as error:
         problem = problem or Problem(str(error), error.advice)
-    if lost := follower.shared.deleted:
+    if lost := follower.stages.deleted:
         problem = problem or Problem(str(lost), lost.advice)
     follower.label()
     return problem
 
 
-def update(follower: Follower, training: Path) -> Problem | None:
+def update(follower: Follower, path: Path, send: Callable[[Path], None]) -> Problem | None:
     """Update one run; returns why it could not be recorded."""
     try:
-        follower.update(training)
+        send(path)
     except ExperimentDeleted as error:
         follower.forget()
         return Problem(str(error), error.advice)
@@ -335,7 +330,7 @@ def update(follower: Follower, training: Path) -> Problem | None:
         if error.error_code not in OF_ONE_RUN:
             raise  # MLflow is unreachable, for the other runs as well
         follower.forget()
-        return Problem(f"{training}: MLflow refused it: {first_line(error)}")
+        return Problem(f"{path}: MLflow refused it: {first_line(error)}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return Problem(f"{training}: cannot be recorded: {first_line(error)}")
+        return Problem(f"{path}: cannot be recorded: {first_line(error)}")
     return None

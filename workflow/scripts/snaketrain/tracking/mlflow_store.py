@@ -249,4 +249,4 @@ def run_key(results: Path, stage: str, identity: str, run: str | None = None) ->
 def training_run(results: Path, run: JsonObject, store: Store) -> str | None:
     """The id of a training's run in MLflow, created if there is none; None if a user has deleted it."""
     key = run_key(results, "train", run["identity"], run["run"])
-    return store.run(run.get("experiment") or "snaketrain", key, run["run"], run["started"], {})
+    return store.run(tracked.experiment_of(run), key, run["run"], run["started"], {})

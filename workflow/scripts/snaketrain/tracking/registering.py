@@ -10,7 +10,6 @@ from pathlib import Path
 
 import mlflow
 from mlflow.entities import LoggedModelOutput, LoggedModelStatus
-from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.types import ColSpec, Schema
@@ -18,7 +17,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 from snaketrain.labels import label_kinds
 from snaketrain.runtime.integrity import read_result
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_checked, write_json
+from snaketrain.runtime.manifests import read_manifest, write_checked, write_json
 from snaketrain.runtime.setting_strings import by_key
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tracking import tracked
@@ -100,10 +99,8 @@ def register(folder: Path, store: Store) -> Decision:
 
 
 def contender_of(folder: Path) -> Contender:
-    run, selection = (
-        tracked.finished_json(folder / "training/run.json"),
-        read_result(read_manifest(folder / "selection/manifest.json"), "selection.json"),
-    )
+    run = tracked.finished_json(folder / "training/run.json")
+    selection = read_result(read_manifest(folder / "selection/manifest.json"), "selection.json")
     found = Evaluated.read(folder)
     value = selection["winner"]["value"] if found is None or found.value is None else found.value
     return Contender(run["run"], value, selection["metric"], selection["mode"], run["data"]["content"])
@@ -139,25 +136,21 @@ def is_servable(folder: Path) -> bool:
     return kind is not None and kind.served and weights and (model / "config.json").is_file() and (model / "tokenizer.json").is_file()
 
 
-def has_pairs(prepared: Manifest) -> bool:
-    return len(by_key(prepared.settings).get("data.text") or ()) == 2
-
-
 def registry_name(run: JsonObject) -> str:
     """One name for all models of an experiment on the same data set, also when its content changes."""
-    return allowed_model_name(f"{run.get('experiment') or 'snaketrain'}-{run['data']['name']}")
+    return allowed_model_name(f"{tracked.experiment_of(run)}-{run['data']['name']}")
 
 
 def registered(store: Store, name: str) -> tuple[list[Contender], Contender | None]:
-    """All models registered under a name, and the champion."""
-    found = {version.version: contender(version.tags) for version in store.client.search_model_versions(f"name = '{name}'")}
+    found = [contender(version.tags) for version in store.client.search_model_versions(f"name = '{name}'")]
     try:
         champion = store.client.get_model_version_by_alias(name, ALIAS)
     except MlflowException as error:
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):  # there is none
             raise
         champion = None
-    return [one for one in found.values() if one], contender(champion.tags) or of_unknown_origin(champion) if champion else None
+    of_unknown_origin = Contender(f"version {champion.version}", float("nan"), "unknown", "max", "unknown") if champion else None
+    return [one for one in found if one], contender(champion.tags) or of_unknown_origin if champion else None
 
 
 def contender(tags: dict[str, str]) -> Contender | None:
@@ -167,10 +160,6 @@ def contender(tags: dict[str, str]) -> Contender | None:
     except KeyError:
         return None
     return Contender(run, float(value), metric, mode, data)
-
-
-def of_unknown_origin(version: ModelVersion) -> Contender:
-    return Contender(f"version {version.version}", float("nan"), "unknown", "max", "unknown")
 
 
 def register_model(model_id: str, name: str, run_id: str, why: str, store: Store) -> str:
@@ -184,15 +173,15 @@ def register_model(model_id: str, name: str, run_id: str, why: str, store: Store
 
 def log_model(folder: Path, run: JsonObject, run_id: str, store: Store) -> str:
     """The id of the run's best model in MLflow, saved there with everything that serving needs."""
-    experiment, winner = run.get("experiment") or "snaketrain", tracked.finished_json(folder / "selection/selection.json")["winner"]
+    experiment, winner = tracked.experiment_of(run), tracked.finished_json(folder / "selection/selection.json")["winner"]
     name = allowed_model_name(f"{short_name(run['run'])}-step-{winner['step']}")
     tags = {"pipeline.data": str(run["data"]["content"]), "pipeline.content": read_manifest(folder / "selection/manifest.json").content}
     found = store.model(experiment, run_id, name, tracked.params(run["settings"]), tags)
     if found.status != LoggedModelStatus.READY:
         prepared = tracked.prepared(run, folder.resolve().parents[1])
         longest = prepared.facts.get("max_length") if prepared else None
+        pairs = prepared is not None and len(by_key(prepared.settings).get("data.text") or ()) == 2
         with tempfile.TemporaryDirectory() as temporary:
-            pairs = prepared is not None and has_pairs(prepared)
             save(folder / "selection/model", Path(temporary, "saved"), longest, pairs, name, found.model_id)
             store.client.log_model_artifacts(found.model_id, f"{temporary}/saved")
         store.client.finalize_logged_model(found.model_id, LoggedModelStatus.READY)

@@ -35,7 +35,6 @@ def five_digits(name: str, value: float) -> float:
 
 
 def allowed(name: str) -> str:
-    """A metric's name with the characters that MLflow allows."""
     return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)[:LONGEST_KEY]
 
 
@@ -94,7 +93,6 @@ def read_json(path: Path) -> JsonObject | None:
 
 
 def finished_json(path: Path) -> JsonObject:
-    """The file of a stage that has finished."""
     content = read_json(path)
     if content is None:
         raise ValueError(f"{path}: missing or damaged")
@@ -133,6 +131,16 @@ def params(strings: list[str]) -> dict[str, str]:
     """Settings as MLflow shows them: text without quotes, everything else as JSON. Those that are null or empty are only in run.json."""
     given = {key: value for key, value in by_key(strings).items() if value not in (None, "", [], {})}
     return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in given.items()}
+
+
+def deciding(made: Manifest) -> dict[str, str]:
+    """What the result of a stage follows from: its settings, the digests of what it read, and one of all this with the code."""
+    inputs = {allowed(f"inputs.{role}"): content for role, content in made.inputs.items()}
+    return params(made.settings) | inputs | {"identity": made.identity}
+
+
+def experiment_of(run: JsonObject) -> str:
+    return run.get("experiment") or "snaketrain"
 
 
 def tags(run: JsonObject) -> dict[str, str]:
