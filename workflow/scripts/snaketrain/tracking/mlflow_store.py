@@ -6,7 +6,7 @@ import logging
 import os
 import shlex
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,11 +60,13 @@ class Store:
         for name in ("mlflow", "alembic"):  # they log every table they create; errors reach us as exceptions
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self.uri, self.check = uri, check
-        self.artifacts = artifacts or Path(uri.removeprefix(SQLITE)).parent / "mlartifacts"
+        self.database = Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+        self.artifacts = artifacts or (self.database and self.database.parent / "mlartifacts")
         mlflow.set_tracking_uri(uri)  # functions of the module `mlflow` use it as well
-        with exclusive(uri):
-            if uri.startswith(SQLITE):
-                create(Path(uri.removeprefix(SQLITE)))
+        # one process at a time: MLflow creates the tables when a database is first opened, and two processes at once would break it
+        with Lease(Path(f"{self.database}.lease")).held() if self.database else contextlib.nullcontext():
+            if self.database:
+                create(self.database)
             self._client = MlflowClient(uri)
             self._client.search_experiments(max_results=1)
         self._experiments: dict[str, str] = {}
@@ -88,7 +90,7 @@ class Store:
 
     def _file(self) -> tuple[int, int] | None:
         with contextlib.suppress(OSError):
-            found = os.stat(self.uri.removeprefix(SQLITE)) if self.uri.startswith(SQLITE) else None
+            found = self.database.stat() if self.database else None
             return found and (found.st_dev, found.st_ino)
         return None
 
@@ -110,9 +112,8 @@ class Store:
             found = self.client.get_experiment_by_name(name)
             if found and found.lifecycle_stage == "deleted":
                 raise ExperimentDeleted(name, found.experiment_id, self.uri)
-            place = None
-            if self.uri.startswith(SQLITE):  # MLflow would put artifacts below the current folder
-                place = location(self.artifacts / folder_name(name))
+            # MLflow would put the artifacts of a database below the current folder
+            place = location(self.artifacts / folder_name(name)) if self.artifacts else None
             self._experiments[name] = found.experiment_id if found else self.client.create_experiment(name, artifact_location=place)
         return self._experiments[name]
 
@@ -200,16 +201,6 @@ class Store:
 def location(folder: Path) -> str:
     """The location of artifacts. MLflow reads a plain path as part of an address, in which these characters are special."""
     return folder.absolute().as_uri() if set(str(folder)) & set("%#?") else str(folder)
-
-
-@contextlib.contextmanager
-def exclusive(uri: str) -> Iterator[None]:
-    """One process at a time: MLflow creates the tables when a database is first opened, and two processes at once would break it."""
-    if not uri.startswith(SQLITE):
-        yield
-        return
-    with Lease(Path(f"{uri.removeprefix(SQLITE)}.lease")).held():
-        yield
 
 
 def create(database: Path) -> None:

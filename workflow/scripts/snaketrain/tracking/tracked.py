@@ -1,4 +1,4 @@
-"""What MLflow shows of a run, read from its files: params, tags, roll-ups, notes, the description of the data set."""
+"""What MLflow shows of a run, read from its files: params, tags, roll-ups, notes, the description of the data set; within what it accepts."""
 
 import functools
 import json
@@ -18,6 +18,8 @@ from snaketrain.runtime.manifests import Manifest, digest
 from snaketrain.runtime.rounding import rounded
 from snaketrain.runtime.setting_strings import by_key
 from snaketrain.runtime.strict_json import JsonObject
+
+# --- What MLflow accepts: names and texts of limited length, here without passwords, and numbers with as many digits as one reads.
 
 LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
 EXACT = ("train/loss",)  # the extra `reproduce` compares them bit for bit
@@ -269,9 +271,8 @@ def dataset(run: JsonObject, prepared: Manifest | None) -> dict[str, str]:
 def schema(facts: JsonObject) -> JsonObject:
     """The schema of an example: a text and its label, or the fields of a dataset class."""
     if "datasets" in facts:
-        fields: JsonObject = next(
-            (split["fields"] for split in facts["splits"].values() if "fields" in split), {}
-        )  # empty splits have none
+        of_splits = (split["fields"] for split in facts["splits"].values() if "fields" in split)  # empty splits have none
+        fields: JsonObject = next(of_splits, {})
         specs = {name: {"dtype": field["type"], "shape": [-1, *field["shape"]]} for name, field in fields.items()}
         features = [{"name": name, "type": "tensor", "tensor-spec": spec} for name, spec in specs.items()]
         return {"mlflow_tensorspec": {"features": json.dumps(features), "targets": None}}
@@ -293,6 +294,9 @@ def status(standing: JsonObject, now: float, gone: str | None) -> tuple[str, str
     if not gone and now - standing["time"] > SILENT_SECONDS:
         gone = f"silent for more than {SILENT_SECONDS // 3600} hours"
     return ("KILLED", f"killed: {gone}") if gone else (found, standing["why"])
+
+
+# --- What an error of MLflow means, and what can be done about it.
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""How MLflow's pages show an experiment: our columns, best run first. By default MLflow hides all metric columns.
+"""How MLflow's pages show an experiment: runs that differ only in the seed are one configuration, with one colour; our columns, best run first.
 
-A view is a tag of the experiment, which its address names; MLflow 3.17's pages read it as JSON (tests/pipeline/test_ui.py looks at them).
+By default MLflow hides all metric columns. A view is a tag of the experiment, which its address names; MLflow 3.17's pages read it as JSON
+(tests/pipeline/test_ui.py looks at them).
 """
 
 import json
