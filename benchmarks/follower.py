@@ -23,8 +23,7 @@ sys.path[:0] = [str(REPOSITORY / "tests/unit"), str(REPOSITORY / "workflow/scrip
 from workspace import START, make_workspace  # noqa: E402
 
 from snaketrain.tracking.following import Follower  # noqa: E402
-from snaketrain.tracking.mlflow_store import RUN_KEY, Store  # noqa: E402
-from snaketrain.tracking.run_keys import workspace_id  # noqa: E402
+from snaketrain.tracking.mlflow_store import RUN_KEY, Store, workspace_id  # noqa: E402
 
 METRICS = ("loss", "examples_per_second", "tokens_per_second", "learning_rate", "gradient_norm")
 

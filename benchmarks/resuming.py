@@ -26,9 +26,9 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(SCRIPTS)]
 from pipeline.workspace import configuration, prepared  # noqa: E402
 
 from snaketrain.config.runs import strings  # noqa: E402
-from snaketrain.config.schema import (
-    Model,  # noqa: E402
-    Train,  # noqa: E402
+from snaketrain.config.schema import (  # noqa: E402
+    Model,
+    Train,
 )
 from snaketrain.runtime.journal import read_events  # noqa: E402
 from snaketrain.runtime.manifests import file_digest, read_manifest, write_json  # noqa: E402

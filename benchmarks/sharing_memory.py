@@ -29,10 +29,10 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(SCRIPTS)]
 from pipeline.workspace import prepared  # noqa: E402
 
 from snaketrain.config.runs import strings  # noqa: E402
-from snaketrain.config.schema import (
-    Model,  # noqa: E402
-    Source,  # noqa: E402
-    Train,  # noqa: E402
+from snaketrain.config.schema import (  # noqa: E402
+    Model,
+    Source,
+    Train,
 )
 from snaketrain.runtime.journal import read_events  # noqa: E402
 from snaketrain.runtime.manifests import read_manifest  # noqa: E402

@@ -8,9 +8,9 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "workflow/scripts")]
 
-from snaketrain.config.schema import (
-    Model,  # noqa: E402
-    Train,  # noqa: E402
+from snaketrain.config.schema import (  # noqa: E402
+    Model,
+    Train,
 )
 from snaketrain.models.unread import leave_trained_unread, unread_weights  # noqa: E402
 from snaketrain.models.weight_files import save_weights  # noqa: E402

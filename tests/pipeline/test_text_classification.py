@@ -7,6 +7,7 @@ import csv
 import json
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -234,6 +235,29 @@ def test_several_processes_compute_equal_results(finished, tmp_path, monkeypatch
         expected, found = (json.loads((folder / f"{split}_results.json").read_text()) for folder in (before / "evaluation", tmp_path))
         assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
         assert found["examples"] == expected["examples"] and found["baselines"] == expected["baselines"]
+
+
+SMALL_FILES = {"prepare": "report.json", "select": "selection.json", "evaluate": "test_results.json", "compare": "index.html"}
+
+
+def test_each_stage_is_a_run_in_mlflow_with_params_and_artifacts(finished):
+    client = Store(f"sqlite:///{finished}/mlflow.db").client
+    found = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    once = {"fetch_model": 1, "compare": 1}
+    several = dict.fromkeys(("fetch_data", "prepare", "train", "select", "evaluate"), len(RUNS))
+    assert Counter(run.data.tags["pipeline.stage"] for run in found) == once | several
+    contents = {run.data.tags["pipeline.content"] for run in found}
+    for run in found:
+        stage, params = run.data.tags["pipeline.stage"], run.data.params
+        files = {each.path for each in client.list_artifacts(run.info.run_id)}
+        if stage == "train":
+            assert len(params) > 30 and "training" in files
+            continue
+        read = {value for name, value in params.items() if name.startswith("inputs.")}
+        assert read <= contents and bool(read) == (not stage.startswith("fetch_")), "each input is what another run made"
+        assert {"manifest.json", SMALL_FILES.get(stage, "manifest.json")} <= files and params["identity"]
+        assert not [name for name in files if not name.endswith((".json", ".png", ".html", ".csv"))], "neither data nor weights"
+        assert stage == "compare" or len(params) > len(read) + 1, "settings"
 
 
 def test_a_classifier_of_pairs_is_served_by_mlflow(finished, tmp_path):

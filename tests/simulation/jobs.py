@@ -33,8 +33,7 @@ from snaketrain.runtime.run_folder import (
     take_over,
 )
 from snaketrain.runtime.stages import JobSettings
-from snaketrain.slurm.client import Slurm, SlurmError
-from snaketrain.slurm.jobs import Allocation
+from snaketrain.slurm.client import Allocation, Slurm, SlurmError
 
 BROKEN = "an error in the user's code"
 KILLED = -9

@@ -21,7 +21,7 @@ from simulation.programs import Programs
 from simulation.virtual_time import World, current
 from snaketrain.launch import slurm_job
 from snaketrain.runtime import journal, manifests, ownership, run_folder, stages
-from snaketrain.slurm import client, left_over, monitor, steady_executor, submissions
+from snaketrain.slurm import client, monitor, steady_executor, submissions
 
 logger = logging.getLogger("simulation")  # of all that Snakemake would tell
 
@@ -41,6 +41,7 @@ class NotedHandler(logging.Handler):
 class OfProcess:
     """In place of the module `os`: each simulated process has its own."""
 
+    devnull = os.devnull
     environ = property(lambda self: current().process.environment)
     getpid = staticmethod(lambda: current().process.pid)
     getppid = staticmethod(lambda: current().process.pid)
@@ -82,10 +83,10 @@ def simulated(world: World, programs: Programs, machines: Machines, files: SlowF
 
     time, asyncio, subprocess = virtual.VirtualTime, virtual.asyncio_with(programs), virtual.subprocess_with(programs)
     changes: list[tuple[object, str, object]] = [
-        *((module, "time", time) for module in (client, client, left_over, monitor, steady_executor, submissions, submissions)),
+        *((module, "time", time) for module in (client, monitor, steady_executor, submissions)),
         *((module, "time", time) for module in (journal, manifests, ownership, run_folder, slurm_job, stages)),
         *((module, "time", time) for module in (plugin, job_status_query, job_scheduler)),
-        *((module, "threading", virtual.threading) for module in (client, submissions, submissions, remote, job_scheduler, journal)),
+        *((module, "threading", virtual.threading) for module in (client, steady_executor, submissions, remote, job_scheduler, journal)),
         (job_status_query, "shlex", SimpleNamespace(split=virtual.split_words, join=shlex.join, quote=shlex.quote)),
         *((module, "subprocess", subprocess) for module in (client, plugin, job_cancellation, job_status_query, partitions, utils)),
         *((module, "asyncio", asyncio) for module in (remote, steady_executor, job_status_query)),

@@ -15,12 +15,10 @@ from simulation.standard_library import VirtualThread, drive
 from simulation.virtual_time import Process, sleep
 from snaketrain.config.schema import Compute
 from snaketrain.orchestration.launching import asked
-from snaketrain.slurm import checks, monitor
-from snaketrain.slurm.client import Slurm, SlurmError, comment
-from snaketrain.slurm.jobs import Work
-from snaketrain.slurm.left_over import LeftOver
+from snaketrain.slurm import monitor
+from snaketrain.slurm.client import Slurm, SlurmError, Work, comment
 from snaketrain.slurm.steady_executor import SteadyExecutor
-from snaketrain.slurm.submissions import Submissions
+from snaketrain.slurm.submissions import LeftOver, Submissions
 
 RETRIES = 2  # as in profiles/slurm
 LATENCY_WAIT = 60
@@ -217,7 +215,7 @@ class Workflow:
         """As workflow/rules/on_cluster.smk does it."""
         self.left_over = LeftOver(Slurm(), Submissions(), self.note)
         slurm, jobs = self.left_over.slurm, self.dag.needrun_jobs()
-        if problems := checks.refusals(slurm, jobs, settings):
+        if problems := monitor.refusals(slurm, jobs, settings):
             raise ValueError("; ".join(problems))
         self.left_over.settle(jobs, settings, lambda job: not self.dag.waits_for[job], lambda job: Path(job.output[0]).exists())
         works = {job: str(Work.of(comment(job))) for job in jobs}

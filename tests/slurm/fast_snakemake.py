@@ -8,7 +8,7 @@ import snakemake_executor_plugin_slurm
 from snakemake.cli import main
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "workflow/scripts"))
-from snaketrain.slurm import monitor, submissions
+from snaketrain.slurm import monitor, steady_executor
 
 
 async def sleep(self):
@@ -17,6 +17,6 @@ async def sleep(self):
 
 snakemake_executor_plugin_slurm.Executor.sleep = sleep
 monitor.SECONDS_BETWEEN_LOOKS = 1
-submissions.LONGEST_PAUSE_SECONDS = 5
+steady_executor.LONGEST_PAUSE_SECONDS = 5
 sys.argv[0] = "snakemake"
 main()

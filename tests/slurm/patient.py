@@ -23,7 +23,7 @@ class Words(nn.Module):
 
 
 class Patient(Task):
-    metrics = {"loss": "min", "accuracy": "max"}  # noqa: RUF012
+    metrics = {"loss": "min", "accuracy": "max"}
 
     def build(self, model, folder, data):
         return {"model": Words(data["vocab_size"], **model["arguments"])}

@@ -22,8 +22,8 @@ from snaketrain.runtime.provenance import copy_of, write_provenance
 from snaketrain.runtime.rank_logs import log_to
 from snaketrain.runtime.stages import JobSettings
 from snaketrain.tracking.following import Follower
-from snaketrain.tracking.limits import folder_name
 from snaketrain.tracking.mlflow_store import Store
+from snaketrain.tracking.tracked import folder_name
 
 IN_ADDRESS, IN_ENVIRONMENT, TOKEN = "planted-password-1", "planted-password-2", "planted-token-3"
 ADDRESS = f"https://anna:{IN_ADDRESS}@data.example/reviews.csv"

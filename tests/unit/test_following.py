@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import limits
 import pytest
 from pipeline.lateness import seconds_behind
-from workspace import START, make_workspace
+from workspace import SETTINGS, START, make_workspace
 
 from snaketrain.evaluation.comparing import read_run, row
 from snaketrain.orchestration.follower import note_reasons
@@ -32,14 +32,12 @@ from snaketrain.runtime.manifests import (
     write_text,
 )
 from snaketrain.runtime.processes import start_ticks
-from snaketrain.tracking import following, passes
-from snaketrain.tracking.following import Follower
-from snaketrain.tracking.limits import LONGEST_PARAM, cut
+from snaketrain.tracking import following
+from snaketrain.tracking.following import Follower, Postponed, RunEnd, full_pass
 from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store
-from snaketrain.tracking.on_end import RunEnd
-from snaketrain.tracking.passes import Postponed, full_pass
 from snaketrain.tracking.registering import contender_of
-from snaketrain.tracking.tracked import MODE
+from snaketrain.tracking.stage_results import LARGEST_BYTES
+from snaketrain.tracking.tracked import LONGEST_PARAM, MODE, cut
 
 pytestmark = pytest.mark.lengthy
 
@@ -264,10 +262,72 @@ def test_the_comparison_is_a_run_of_its_own(tmp_path, uri):
     write_manifest(results / "comparison/manifest.json", made)
     follower = Follower(results, Store(uri))
     for _ in range(2):
-        follower.shared.comparison()
+        follower.stages.comparison()
     (run,) = follower.store.client.search_runs([follower.store.experiment("tests-comparisons")])
     assert run.data.tags["mlflow.note.content"] == "first is better" and run.data.metrics["runs"] == 2
     assert (Path(run.info.artifact_uri) / "index.html").read_text() == "<p>first is better</p>"
+
+
+def test_each_stage_is_a_run_with_what_decided_it_and_its_small_files(tmp_path, uri):
+    """Fetches too; no data, weights or predictions are copied into the runs of the stages."""
+    results = make_workspace(tmp_path, {"first": {}})
+    sources = {"raw/phrases": "fetch_data", "models/bert": "fetch_model", "inputs/new": "fetch_input", "sets/tweets": "prepare_set"}
+    for folder, stage in sources.items():
+        write_text(results / folder / "files/part.json", "[]")
+        write_json(results / folder / "huge.json", "x" * LARGEST_BYTES)
+        files = digests(results / folder, ["files/part.json", "huge.json"])
+        made = Manifest(stage, "0123", ['source.path="x"', "source.limit=null"], {"files": "4567"}, files, {}, START)
+        write_manifest(results / folder / "manifest.json", made)
+    write_text(results / "comparison/index.html", "<p>first</p>")
+    compared = {"first": read_manifest(results / "runs/first/evaluation/manifest.json").content}
+    made = Manifest("compare_runs", "0123", [], compared, {"index.html": ""}, {"runs": ["first"], "verdict": "one run"}, START)
+    write_manifest(results / "comparison/manifest.json", made)
+    for _ in range(2):
+        store = (follower := Follower(results, Store(uri))).store
+        assert full_pass(follower, print) is None
+    found = store.client.search_runs([each.experiment_id for each in store.client.search_experiments()])
+    params = {run.data.tags["pipeline.stage"]: run.data.params for run in found}
+    files = {run.data.tags["pipeline.stage"]: sorted(each.path for each in store.client.list_artifacts(run.info.run_id)) for run in found}
+    assert len(found) == len(params), "no stage has two runs"
+    fetched = {stage: {"source.path": "x", "inputs.files": "4567", "identity": "0123"} for stage in sources.values()}
+    assert {stage: params[stage] for stage in sources.values()} == fetched
+    assert {stage: set(params[stage]) for stage in params.keys() - fetched.keys()} == {
+        "prepare": {"data.name", "identity"},
+        "train": set(SETTINGS),
+        "select": {"inputs.training", "identity"},
+        "evaluate": {"evaluate.bins", "inputs.selection", "identity"},
+        "compare": {"inputs.first", "identity"},
+    }
+    results_and_plots = [f"{split}_{what}" for split in ("dev", "test") for what in ("plots.png", "results.json")]
+    assert files == {stage: ["manifest.json"] for stage in fetched} | {
+        "prepare": ["manifest.json", "report.json"],
+        "train": ["data", "evaluation", "selection", "training"],
+        "select": ["manifest.json", "selection.json"],
+        "evaluate": sorted(["manifest.json", *results_and_plots]),
+        "compare": ["index.html", "manifest.json"],
+    }
+    content = {run.data.tags["pipeline.stage"]: run.data.tags.get("pipeline.content") for run in found}
+    assert params["select"]["inputs.training"] == content["train"]
+    assert params["evaluate"]["inputs.selection"] == content["select"] and params["compare"]["inputs.first"] == content["evaluate"]
+
+
+def test_a_fetch_that_is_repeated_stays_one_run_and_one_of_the_same_settings_has_its_own(tmp_path, uri, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
+    results = make_workspace(tmp_path, {"first": {}})
+    write_manifest(
+        results / "raw/a/manifest.json", Manifest("fetch_data", "0123", [], {}, {"train/x": "01"}, {"token": "hf_0123456789"}, START)
+    )
+    write_manifest(results / "raw/b/manifest.json", Manifest("fetch_data", "0123", [], {}, {"train/x": "01"}, {}, START))
+    follower = Follower(results, Store(uri))
+    assert full_pass(follower, print) is None
+    made = Manifest("fetch_data", "0123", [], {}, {"train/x": "01", "train/y": "02"}, {}, START)
+    write_manifest(results / "raw/b/manifest.json", made)
+    assert full_pass(follower, print) is None
+    where, only = [follower.store.experiment("tests-data")], "tags.`pipeline.stage` = 'fetch_data'"
+    found = {run.info.run_name: run for run in follower.store.client.search_runs(where, only)}
+    assert {name: run.data.metrics["files"] for name, run in found.items()} == {"fetch_data a": 1, "fetch_data b": 2}
+    assert found["fetch_data b"].data.tags["pipeline.content"] == made.content
+    assert json.loads(text_of(follower.store, found["fetch_data a"], "manifest.json"))["facts"] == {"token": "***"}
 
 
 def with_less(state: Path) -> None:
@@ -466,7 +526,7 @@ def test_a_run_that_cannot_be_recorded_is_tried_again_after_a_pause_of_its_own(t
     update = follower.update
     monkeypatch.setattr(follower, "update", lambda training: (tried.append(training.parent.name), update(training)))
     now = time.monotonic()
-    monkeypatch.setattr(passes.time, "monotonic", lambda: now)
+    monkeypatch.setattr(following.time, "monotonic", lambda: now)
     for moment in range(8):
         now += 1
         write(results, loss(65 + moment, 0.5))
@@ -475,7 +535,7 @@ def test_a_run_that_cannot_be_recorded_is_tried_again_after_a_pause_of_its_own(t
     assert tried.count("first") == 8 and tried.count("broken") == 3, "after 2 and 4 seconds"
     assert len(history(follower.store, training_run(follower.store), "train/loss")) > 8
     (results / "runs/broken/training/run.json").write_text(whole)
-    now += passes.LONGEST_PAUSE_SECONDS
+    now += following.LONGEST_PAUSE_SECONDS
     assert full_pass(follower, print, postponed) is None
     assert training_run(follower.store, "broken").info.status == "FINISHED"
 
@@ -615,43 +675,6 @@ def test_workspaces_on_one_server_are_kept_apart_and_may_be_moved(tmp_path, uri)
     follow(tmp_path / "moved/results", uri)
     assert len(store.client.search_runs(*of_training)) == 2
     assert content(tmp_path)["metrics"] == before["metrics"]
-
-
-def under_former_keys(store: Store) -> dict[str, str]:
-    """As an earlier version recorded the runs: the key without workspace and name. Their ids by name."""
-    runs = [run for name in ("tests", "tests-data") for run in store.client.search_runs([store.experiment(name)])]
-    for run in runs:
-        parts = run.data.tags[RUN_KEY].split(":")
-        store.client.set_tag(run.info.run_id, RUN_KEY, f"{parts[0]}:{parts[-1]}")
-    return {run.info.run_name: run.info.run_id for run in runs}
-
-
-def test_runs_recorded_by_an_earlier_version_are_adopted(tmp_path, uri, capsys):
-    results = make_workspace(tmp_path)
-    ids = under_former_keys(follow(results, uri))
-    for _ in range(2):
-        store = follow(results, uri)
-        found = [run for name in ("tests", "tests-data") for run in store.client.search_runs([store.experiment(name)])]
-        assert {run.info.run_name: run.info.run_id for run in found} == ids and len(found) == len(ids)
-        for state in results.rglob(".mlflow.json"):
-            state.unlink()
-    assert all(len(run.data.tags[RUN_KEY].split(":")) > 2 for run in found) and capsys.readouterr().err == ""
-
-
-def test_a_row_shared_by_two_runs_in_an_earlier_version_is_kept_and_reported(tmp_path, uri, capsys):
-    results = make_workspace(tmp_path, dict(EQUAL_TRAININGS))
-    old = under_former_keys(follow(results, uri))
-    Store(uri).client.set_tag(old["second"], RUN_KEY, "of no run: the two had one row")
-    Store(uri).client.delete_run(old["second"])
-    for state in results.rglob(".mlflow.json"):
-        state.unlink()
-    store = follow(results, uri)
-    told = capsys.readouterr().err
-    assert f"'first' ({old['first']}) holds what an earlier version recorded of first, second together" in told
-    names = [run.info.run_name for run in store.client.search_runs([store.experiment("tests")], "tags.`pipeline.stage` = 'train'")]
-    assert sorted(names) == ["first", "first", "second"]
-    follow(results, uri)
-    assert capsys.readouterr().err == ""
 
 
 def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):

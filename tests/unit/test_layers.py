@@ -30,19 +30,16 @@ GROUND = {
     "snaketrain.tasks",
     "snaketrain.tasks.metric_names",
 }
-SLURM_CLIENT = {"snaketrain.slurm.client", "snaketrain.slurm.jobs"}
+SLURM_CLIENT = {"snaketrain.slurm.client"}
 MLFLOW = {
-    "tools.follow_runs",
-    "tools.register_model",
     "snaketrain.extras.reproduce.reproduce",
     "snaketrain.tracking.following",
     "snaketrain.tracking.mlflow_store",
-    "snaketrain.tracking.passes",
     "snaketrain.tracking.registering",
-    "snaketrain.tracking.run_keys",
-    "snaketrain.tracking.saved_models",
     "snaketrain.tracking.served_classifier",
     "snaketrain.tracking.stage_results",
+    "tools.follow_runs",
+    "tools.register_model",
     "tools.show_runs",
 }
 
@@ -158,7 +155,7 @@ def test_the_core_imports_no_extra_and_no_extra_another_one():
 
 def test_the_slurm_client_imports_nothing_of_the_project():
     found = {module_of(each) for name in SLURM_CLIENT for each in of(name) if each.startswith("snaketrain.")}
-    assert found == {"snaketrain.slurm.jobs"}
+    assert found == set()
 
 
 def test_rules_import_only_light_packages():

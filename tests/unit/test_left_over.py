@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.slurm import client, left_over
+from snaketrain.slurm import client, submissions
 from snaketrain.slurm.client import Slurm
-from snaketrain.slurm.left_over import LeftOver, StillFollowed
-from snaketrain.slurm.submissions import Submission, Submissions, fingerprint, stamps
+from snaketrain.slurm.submissions import LeftOver, StillFollowed, Submission, Submissions, fingerprint, stamps
 
 COMMENT = "rule_train_model_wildcards_small"
 
@@ -37,7 +36,7 @@ class FakeSlurm(Slurm):
 @pytest.fixture
 def job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(left_over, "fingerprint", lambda job, settings: job.fingerprint)
+    monkeypatch.setattr(submissions, "fingerprint", lambda job, settings: job.fingerprint)
     return types.SimpleNamespace(name="train_model", wildcards=["small"], output=["manifest.json"], fingerprint="now")
 
 
@@ -99,7 +98,7 @@ def test_a_job_that_is_about_to_end_is_waited_for(job, monkeypatch):
     """It was cancelled and saves, or it is requeued and continues."""
     submitted("4")
     slurm = FakeSlurm(_4="COMPLETING")
-    monkeypatch.setattr(left_over.time, "sleep", lambda seconds: slurm.states_by_number.update({"4": "PENDING"}))
+    monkeypatch.setattr(submissions.time, "sleep", lambda seconds: slurm.states_by_number.update({"4": "PENDING"}))
     found, said = settled(job, slurm)
     assert found.take(job).submission.number == "4" and slurm.cancelled == []
     assert said[0].startswith("Waiting for SLURM job 4 (train_model small)")

@@ -195,7 +195,7 @@ def test_metrics_that_do_not_suit_the_data_are_refused(metrics, words):
 
 
 class Own(Task):
-    metrics = {"loss": "min"}  # noqa: RUF012
+    metrics = {"loss": "min"}
 
 
 def test_a_task_that_does_not_say_what_metrics_compare_is_refused():

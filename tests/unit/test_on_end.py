@@ -7,8 +7,9 @@ import time
 import pytest
 from workspace import START, make_workspace
 
-from snaketrain.tracking import on_end
-from snaketrain.tracking.on_end import OnEnd, RunEnd
+from snaketrain.tracking import loop
+from snaketrain.tracking.following import RunEnd
+from snaketrain.tracking.loop import OnEnd
 
 TELL = 'printf "%s|%s|%s|%s|%s\\n" "$SNAKETRAIN_RUN" "$SNAKETRAIN_STATE" "$SNAKETRAIN_REASON" "$SNAKETRAIN_TEST_ACCURACY" "$SNAKETRAIN_FIGURES" >> told'
 
@@ -62,7 +63,7 @@ def test_a_run_with_a_pending_evaluation_is_announced_after_it_or_at_the_workflo
 
 
 def test_a_command_that_fails_or_hangs_is_a_warning(results, monkeypatch):
-    monkeypatch.setattr(on_end, "LONGEST_SECONDS", 0.5)
+    monkeypatch.setattr(loop, "LONGEST_SECONDS", 0.5)
     teller = OnEnd("echo no such user; exit 3", START, results)
     teller.notify(end(results), last=False)
     assert teller.finish() == [

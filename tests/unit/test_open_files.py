@@ -6,8 +6,7 @@ import pytest
 
 from snaketrain.launch import slurm_step
 from snaketrain.runtime import processes
-from snaketrain.slurm.client import Slurm
-from snaketrain.slurm.jobs import Allocation
+from snaketrain.slurm.client import Allocation, Slurm
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ Many more of them, and larger ones: python tests/slurm/simulate.py --histories 1
 import pytest
 from simulation.history import History, Outcome
 
-from snaketrain.slurm.left_over import LeftOver
 from snaketrain.slurm.steady_executor import SteadyExecutor
-from snaketrain.slurm.submissions import SubmittingExecutor
+from snaketrain.slurm.submissions import LeftOver
 
 pytestmark = pytest.mark.lengthy
 
@@ -55,7 +54,7 @@ def never_takes_a_job_for_lost(monkeypatch):
 
 
 def leaves_unconfirmed_jobs(monkeypatch):
-    monkeypatch.setattr(SubmittingExecutor, "cancel_unconfirmed", lambda *_: True)
+    monkeypatch.setattr(SteadyExecutor, "cancel_unconfirmed", lambda *_: True)
 
 
 def takes_silence_for_an_empty_queue(monkeypatch):

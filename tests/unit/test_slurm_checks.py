@@ -10,9 +10,8 @@ import pytest
 
 from snaketrain.config.schema import Compute
 from snaketrain.orchestration.pipeline import Pipeline, ranges_and_folders
-from snaketrain.slurm import checks, client
-from snaketrain.slurm.client import Slurm, SlurmError
-from snaketrain.slurm.jobs import QueuedJob
+from snaketrain.slurm import client, monitor
+from snaketrain.slurm.client import QueuedJob, Slurm, SlurmError
 from snaketrain.slurm.monitor import JobMonitor
 
 ROW = QueuedJob("12", "PENDING", "Resources", "rule_train_model_wildcards_small", "")
@@ -209,13 +208,13 @@ def test_what_slurm_would_refuse_is_reported_once_with_a_remedy(monkeypatch, err
         return subprocess.CompletedProcess(command, 1, "", error)
 
     monkeypatch.setattr(Slurm, "_run", run)
-    monkeypatch.setattr(checks, "submission", lambda job, settings: f"sbatch --test-only --comment x {job.asks} --wrap true")
-    monkeypatch.setattr(checks, "comment", lambda job: job.comment)
+    monkeypatch.setattr(monitor, "submission", lambda job, settings: f"sbatch --test-only --comment x {job.asks} --wrap true")
+    monkeypatch.setattr(monitor, "comment", lambda job: job.comment)
     jobs = [
         type("Job", (), {"asks": asks, "comment": f"rule_train_model_wildcards_{name}"})
         for name, asks in (("a", "-p x"), ("b", "-p x"), ("c", "-p y"))
     ]
-    found = checks.refusals(Slurm(), jobs, SimpleNamespace(array_jobs=None))
+    found = monitor.refusals(Slurm(), jobs, SimpleNamespace(array_jobs=None))
     assert asked == [f"exec sbatch --test-only --comment x -p {partition} --wrap true" for partition in ("x", "y")]
     assert len(found) == (2 if advice else 0)
     assert all(advice in line and "\n" not in line for line in found)
@@ -223,7 +222,7 @@ def test_what_slurm_would_refuse_is_reported_once_with_a_remedy(monkeypatch, err
 
 
 def test_job_arrays_are_refused():
-    (found,) = checks.refusals(Slurm(), [], SimpleNamespace(array_jobs="train_model"))
+    (found,) = monitor.refusals(Slurm(), [], SimpleNamespace(array_jobs="train_model"))
     assert found.startswith("slurm-array-jobs: ") and "Remove the option" in found
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from snaketrain.slurm import client
-from snaketrain.slurm.client import Slurm, SlurmError
-from snaketrain.slurm.jobs import Allocation, QueuedJob, gpus_of
+from snaketrain.slurm.client import Allocation, QueuedJob, Slurm, SlurmError, gpus_of
 
 WORKFLOW = Path(__file__).parents[2] / "workflow"
 PROGRAMS = {"squeue", "scontrol", "sinfo", "sacct", "sacctmgr", "scancel", "sbatch", "srun"}

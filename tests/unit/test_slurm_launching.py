@@ -21,10 +21,9 @@ from snaketrain.launch.slurm_step import NodeSize, StepEnding, Watch, dead_nodes
 from snaketrain.launch.workers import Ending, Restarts
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
-from snaketrain.slurm import checks
-from snaketrain.slurm.client import NODES_TO_EXCLUDE, Slurm, SlurmError
-from snaketrain.slurm.failures import failure
-from snaketrain.slurm.jobs import Allocation, moment_of
+from snaketrain.slurm.client import NODES_TO_EXCLUDE, Allocation, Slurm, SlurmError, moment_of
+from snaketrain.slurm.monitor import failure
+from snaketrain.slurm.submissions import submission
 
 
 def words(compute: Compute, in_slurm_job: bool = False) -> list[str]:
@@ -135,7 +134,7 @@ def test_a_job_with_another_name_prefix_is_not_the_same_submission():
 
     def asked(prefix: str | None) -> str:
         settings = SimpleNamespace(jobname_prefix=prefix, no_account=True, requeue=True, qos=None, reservation=None)
-        return checks.submission(job_of(Compute()), settings)
+        return submission(job_of(Compute()), settings)
 
     assert asked("") == asked(None) != asked("mine")
 

@@ -12,11 +12,10 @@ import limits
 import pytest
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from snaketrain.slurm import submissions
+from snaketrain.slurm import steady_executor
 from snaketrain.slurm.client import Slurm
-from snaketrain.slurm.left_over import Left, LeftOver
 from snaketrain.slurm.steady_executor import SteadyExecutor
-from snaketrain.slurm.submissions import Submission, Submissions
+from snaketrain.slurm.submissions import Left, LeftOver, Submission, Submissions
 
 AWAY = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 SBATCH_AWAY = "echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2; exit 1"
@@ -50,17 +49,17 @@ def executor(monkeypatch):
         array_limit=1000, partition_config=None, efficiency_report=False, delete_logfiles_older_than=0, qos=None, reservation=None,
         keep_going=True,
     )  # fmt: skip
-    monkeypatch.setattr(submissions.Executor, "__init__", lambda self: None)
+    monkeypatch.setattr(steady_executor.Executor, "__init__", lambda self: None)
     monkeypatch.setattr(SteadyExecutor, "left_over", LeftOver(Slurm(), Submissions(), lambda line: None), raising=False)
     made = SteadyExecutor()
     made.workflow = types.SimpleNamespace(executor_settings=settings, workdir_init=Path.cwd())
     made.logger, made.lock, made.active_jobs, made.reported, made.wait = logging.getLogger("executor"), threading.Lock(), [], [], True
     made.status_rate_limiter = contextless()
-    monkeypatch.setattr(submissions.Executor, "report_job_success", lambda self, job: made.reported.append((job.external_jobid, "")))
+    monkeypatch.setattr(steady_executor.Executor, "report_job_success", lambda self, job: made.reported.append((job.external_jobid, "")))
     monkeypatch.setattr(
-        submissions.Executor, "report_job_error", lambda self, job, msg, **_: made.reported.append((job.external_jobid, msg))
+        steady_executor.Executor, "report_job_error", lambda self, job, msg, **_: made.reported.append((job.external_jobid, msg))
     )
-    monkeypatch.setattr(submissions.Executor, "report_job_submission", lambda self, job: made.active_jobs.append(job))
+    monkeypatch.setattr(steady_executor.Executor, "report_job_submission", lambda self, job: made.active_jobs.append(job))
     made.next_seconds_between_status_checks = 20
     made.__post_init__()
     return made
@@ -180,7 +179,7 @@ def test_an_exception_of_the_plugin_does_not_lose_jobs(slurm, executor, submitte
         raise ValueError("an answer that it cannot read")
         yield
 
-    monkeypatch.setattr(submissions.Executor, "check_active_jobs", failing)
+    monkeypatch.setattr(steady_executor.Executor, "check_active_jobs", failing)
     jobs = [submitted("1")]
     slurm(squeue="echo '1|RUNNING'")
     assert look(executor, jobs) == jobs
@@ -189,16 +188,16 @@ def test_an_exception_of_the_plugin_does_not_lose_jobs(slurm, executor, submitte
 @pytest.fixture
 def submission(slurm, executor, monkeypatch):
     """A job that the plugin's own `run_job` submits, with the sbatch of the test; pauses are short."""
-    monkeypatch.setattr(submissions, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(submissions, "LONGEST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(steady_executor, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(steady_executor, "LONGEST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr("snakemake_executor_plugin_slurm.get_submit_command", lambda *_, **__: "sbatch")
     monkeypatch.setattr("snakemake_executor_plugin_slurm.set_gres_string", lambda job: "")
     monkeypatch.setattr("snakemake_executor_plugin_slurm.get_job_wildcards", lambda job: "")
     monkeypatch.setattr("snakemake_executor_plugin_slurm.validate_slurm_extra", lambda job: None)
     for name in ("get_account_arg", "get_partition_arg"):
-        monkeypatch.setattr(submissions.Executor, name, lambda self, job: iter([""]))
-    monkeypatch.setattr(submissions.Executor, "format_job_exec", lambda self, job: "true", raising=False)
-    monkeypatch.setattr(submissions, "fingerprint", lambda job, settings: "as it is now")
+        monkeypatch.setattr(steady_executor.Executor, name, lambda self, job: iter([""]))
+    monkeypatch.setattr(steady_executor.Executor, "format_job_exec", lambda self, job: "true", raising=False)
+    monkeypatch.setattr(steady_executor, "fingerprint", lambda job, settings: "as it is now")
     executor.slurm_logdir = Path("logs")
     return types.SimpleNamespace(
         name="train_model", output=[], jobid=7, wildcards=[], is_group=lambda: False, resources={"runtime": 1, "mem_mb": 1}, rule=types.SimpleNamespace(name="x")
@@ -234,7 +233,7 @@ def test_a_limit_with_no_job_ahead_is_a_failure(slurm, executor, submission):
 
 
 def test_an_endless_outage_is_a_failure(slurm, executor, submission, monkeypatch):
-    monkeypatch.setattr(submissions, "OUTAGE_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(steady_executor, "OUTAGE_PATIENCE_SECONDS", 0.1)
     slurm(sbatch=SBATCH_AWAY, squeue=AWAY)
     executor.run_job(submission)
     assert "Unable to contact" in executor.reported[0][1]
@@ -286,7 +285,7 @@ def test_nothing_is_resubmitted_before_the_first_try_is_known_to_have_left_no_jo
 
 def test_ctrl_c_cancels_a_job_whose_submission_was_not_confirmed(slurm, executor, submission, monkeypatch, tmp_path):
     """Ctrl-C comes while the submission waits for its next try."""
-    monkeypatch.setattr(submissions, "FIRST_PAUSE_SECONDS", 60)
+    monkeypatch.setattr(steady_executor, "FIRST_PAUSE_SECONDS", 60)
     message, asked = lost_answer(tmp_path)
     (tmp_path / "answers").touch()
     slurm(sbatch=message, squeue=asked)
@@ -302,7 +301,7 @@ def test_ctrl_c_cancels_a_job_whose_submission_was_not_confirmed(slurm, executor
 
 
 def test_ctrl_c_ends_submissions_that_wait(slurm, executor, submission, monkeypatch):
-    monkeypatch.setattr(submissions, "FIRST_PAUSE_SECONDS", 60)
+    monkeypatch.setattr(steady_executor, "FIRST_PAUSE_SECONDS", 60)
     slurm(sbatch=SBATCH_AWAY, squeue=AWAY)
     thread = threading.Thread(target=executor.run_job, args=(submission,), daemon=True)
     thread.start()
@@ -389,7 +388,7 @@ def test_what_finished_while_no_workflow_ran_is_not_submitted(slurm, executor, s
 
 def test_an_error_of_ours_while_submitting_fails_the_job(slurm, executor, submission, monkeypatch):
     """It is raised in a thread whose errors nobody sees."""
-    monkeypatch.setattr(submissions, "fingerprint", lambda job, settings: Path("missing").read_text())
+    monkeypatch.setattr(steady_executor, "fingerprint", lambda job, settings: Path("missing").read_text())
     executor.run_job(submission)
     assert "FileNotFoundError" in executor.reported[0][1]
 
@@ -439,13 +438,13 @@ def test_ctrl_c_while_scancel_hangs_does_not_wait_for_jobs(slurm, executor, subm
 
 def test_ctrl_c_cancels_a_job_that_is_just_being_submitted(slurm, executor, submission, monkeypatch, tmp_path):
     slurm(sbatch="echo 12")
-    submit = submissions.Executor.run_job
+    submit = steady_executor.Executor.run_job
 
     def meanwhile(self, job):
         executor.cancelling.set()
         submit(self, job)
 
-    monkeypatch.setattr(submissions.Executor, "run_job", meanwhile)
+    monkeypatch.setattr(steady_executor.Executor, "run_job", meanwhile)
     executor.run_job(submission)
     assert (tmp_path / "cancelled").read_text() == "12\n"
 

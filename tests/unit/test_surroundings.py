@@ -16,7 +16,7 @@ from snaketrain.config.schema import Compute
 from snaketrain.launch.slurm_step import srun_command
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.launching import launch, python_words, surroundings_problems
-from snaketrain.slurm.jobs import Allocation
+from snaketrain.slurm.client import Allocation
 
 SHOW = "import json, os, sys; print(json.dumps({'words': sys.argv[1:], 'environment': dict(os.environ)}))"
 HOSTILE = """it's "$(touch PWNED)" `touch PWNED` ; {run} \\n, $HOME"""

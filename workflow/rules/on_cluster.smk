@@ -5,11 +5,10 @@ from snaketrain.orchestration.stages import ModelStage
 from snaketrain.orchestration.launching import surroundings_problems
 from snaketrain.runtime.manifests import make_private_folder
 from snaketrain.runtime.file_systems import CannotStage, pack_environment
-from snaketrain.slurm import checks, monitor
+from snaketrain.slurm import monitor
 from snaketrain.slurm.client import Slurm, SlurmError
-from snaketrain.slurm.plugin import keep_slurm_conf, use_steady_executor
-from snaketrain.slurm.left_over import LeftOver, StillFollowed
-from snaketrain.slurm.submissions import Submissions
+from snaketrain.slurm.steady_executor import keep_slurm_conf, use_steady_executor
+from snaketrain.slurm.submissions import LeftOver, StillFollowed, Submissions
 
 keep_slurm_conf()
 
@@ -58,7 +57,7 @@ def check_cluster():
         if under_slurm:
             submitted = list(dict.fromkeys(submission_of(job) for job in jobs if not job.is_local))
             problems = launching.misquoted(passed_to_jobs(), not workflow.executor_settings.pass_command_as_script)
-            problems = problems or checks.refusals(slurm, submitted, workflow.executor_settings)
+            problems = problems or monitor.refusals(slurm, submitted, workflow.executor_settings)
         else:
             problems = [problem for compute in computes.values() if (problem := launching.out_of_reach(compute))]
         for job, stage in of_jobs.items():

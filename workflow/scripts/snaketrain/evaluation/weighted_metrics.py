@@ -45,7 +45,7 @@ def own_column(name: str, predictions: Predictions) -> Metric | None:
     values = predictions.numbers(column).to_numpy(float)
     sizes = predictions.numbers("tokens").to_numpy(float) if "tokens" in predictions.table else np.ones(len(values))
     values = np.where(sizes > 0, values, 0.0)  # a text of one token has none to predict, and no loss
-    average: Metric = lambda weights: float(values @ (weights * sizes) / (weights @ sizes))  # noqa: E731
+    average: Metric = lambda weights: float(values @ (weights * sizes) / (weights @ sizes))
     return (lambda weights: math.exp(average(weights))) if name == "perplexity" else average
 
 

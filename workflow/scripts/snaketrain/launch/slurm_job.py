@@ -11,8 +11,7 @@ from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.processes import OUT_OF_MEMORY
 from snaketrain.runtime.ranks import FAILED, STOPPED_EARLY
 from snaketrain.runtime.run_folder import end_of_journal, last_saved, stopped_by
-from snaketrain.slurm.client import NODES_TO_EXCLUDE, OUTAGE, Slurm, SlurmError
-from snaketrain.slurm.jobs import Allocation
+from snaketrain.slurm.client import NODES_TO_EXCLUDE, OUTAGE, Allocation, Slurm, SlurmError
 
 OUT_OF_TIME = "SIGUSR1"
 KILLED_BY_USR1 = 128 + signal.SIGUSR1  # a process that cannot save yet

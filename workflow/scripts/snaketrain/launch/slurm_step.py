@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from snaketrain.launch.workers import PROCESSES, Ending, torchrun
 from snaketrain.runtime.processes import raise_limit
 from snaketrain.runtime.ranks import FAILED, SETUP_FAILED
-from snaketrain.slurm.client import Slurm, SlurmError
-from snaketrain.slurm.jobs import Allocation
+from snaketrain.slurm.client import Allocation, Slurm, SlurmError
 
 if TYPE_CHECKING:
     from snaketrain.launch.rendezvous import Server

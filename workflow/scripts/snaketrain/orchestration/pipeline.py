@@ -25,7 +25,7 @@ from snaketrain.orchestration.stages import STAGES, ModelStage, Stage, stages_of
 from snaketrain.orchestration.trunks import Trunks
 from snaketrain.runtime.credentials import USED_AS_SECRETS
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.slurm.jobs import Work
+from snaketrain.slurm.client import Work
 
 
 class StageStrings:

@@ -15,16 +15,109 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snaketrain.slurm.jobs import Allocation, QueuedJob, gpus_of, moment_of
-
 if TYPE_CHECKING:
     from snakemake.jobs import Job
 
+# --- Jobs as SLURM's programs show them.
+
+OF_A_RUN = ("train_model", "select_checkpoint", "evaluate_model")  # what a run may have in one job, in the order in which it runs
+OF_SHARDS = ("survey_shard", "prepare_shard")  # several shards may be one job
+GROUP = re.compile(
+    "rule_(?P<name>(?!.*_wildcards_).+?)_"
+    f"(?P<stages>(evaluate_model_|select_checkpoint_)*(evaluate_model|select_checkpoint|train_model)|{'|'.join(OF_SHARDS)})"
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job does, as the comment tells that Snakemake's plugin gives it."""
+
+    stages: tuple[str, ...]  # several where Snakemake submits them as one job
+    name: str  # of the run, data set or model; of two wildcards `large_2`
+    is_group: bool = False
+
+    @classmethod
+    def of(cls, comment: str) -> "Work":
+        if group := GROUP.fullmatch(comment):  # the run or the shards, and the stages in the order of the alphabet
+            stages = tuple(stage for stage in (*OF_A_RUN, *OF_SHARDS) if stage in group["stages"])
+            return cls(stages, group["name"], is_group=True)
+        stage, _, name = comment.removeprefix("rule_").partition("_wildcards_")
+        return cls((stage,), name)
+
+    @property
+    def stage(self) -> str:
+        return self.stages[0]
+
+    @property
+    def run(self) -> str:
+        """The run, where the job works on one: the rungs of a search are parts of one training."""
+        return self.name.rpartition("_")[0] if self.stage == "train_rung" else self.name
+
+    @property
+    def results(self) -> set[tuple[str, str]]:
+        """What it writes: a run has one training folder, whether it is trained rung by rung or at once."""
+        return {("train_model" if stage == "train_rung" else stage, self.run) for stage in self.stages}
+
+    def __str__(self) -> str:
+        return f"{self.stage} {self.name}".strip()
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job as squeue shows it."""
+
+    number: str
+    state: str
+    reason: str
+    comment: str  # written by Snakemake's plugin: rule_<name>_wildcards_<values>
+    nodes: str
+    folder: str = ""  # where it was submitted
+
+    @property
+    def work(self) -> Work:
+        return Work.of(self.comment)
+
+    def __str__(self) -> str:
+        return f"SLURM job {self.number} ({self.work})"
+
+    def log(self, folder: Path) -> Path:
+        if self.work.is_group:
+            return folder / self.comment.replace("rule_", "group_", 1) / f"{self.number}.log"
+        return folder / f"rule_{self.work.stage}" / self.work.name / f"{self.number}.log"
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The nodes a running job was given. A requeued job keeps its number; `restarts` counts its starts."""
+
+    number: str
+    restarts: int
+    hosts: tuple[str, ...]
+    gpus: int = 0  # on each node; of unequal nodes, the fewest
+    script_host: str = ""  # the node that runs the job's script
+    ends_at: float | None = None  # its time limit, in seconds since the epoch; None if it has none
+
+
+def moment_of(shown: str) -> float | None:
+    """A time as SLURM shows it, in the time zone of this machine; None where it shows none, such as `Unknown`."""
+    try:
+        return datetime.fromisoformat(shown).timestamp()
+    except ValueError:
+        return None
+
+
+def gpus_of(job: str) -> int:
+    """The GPUs of a job on each of its nodes, from `scontrol show job --details`: `GRES=gpu:a100:4(IDX:0-3)` for each group of nodes."""
+    groups = re.findall(r" CPU_IDs=\S+ Mem=\S+ GRES=(\S*)", job)
+    return min((sum(int(count) for count in re.findall(r"\bgpu:(?:[^:,(]+:)?(\d+)", group)) for group in groups), default=0)
+
+
+# --- SLURM's programs
 
 TIMEOUT_SECONDS = 60
 FOR_EVER = float("inf")
@@ -60,12 +153,13 @@ class Slurm:
         return [QueuedJob(*row) for row in rows if len(row) == 6]
 
     def has_jobs(self, max_age_seconds: float = 0.0) -> bool:
-        """Whether any job of this user is pending or running."""
         return bool(self._ask("squeue", "--me", "--noheader", "--format", "%i", max_age_seconds=max_age_seconds).strip())
 
     def states(self, name: str) -> dict[str, str]:
         """The state of each job with this name, by number, with those that ended within the last minutes."""
-        return self._by_number("--name", name, "--states=all", "--format", "%i|%T")
+        shown = self._ask("squeue", "--noheader", "--name", name, "--states=all", "--format", "%i|%T")
+        lines = (line.partition("|") for line in shown.splitlines())
+        return {number.strip(): state.strip() for number, _, state in lines}
 
     def in_queue(self, numbers: Iterable[str], max_age_seconds: float = 0.0) -> set[str]:
         """The jobs among these that are pending or running."""
@@ -85,10 +179,6 @@ class Slurm:
             return datetime.fromisoformat(shown)
         except ValueError:
             raise SlurmError(f"squeue gave no time of submission for job {number}, but {shown!r}") from None
-
-    def _by_number(self, *options: str) -> dict[str, str]:
-        lines = (line.partition("|") for line in self._ask("squeue", "--noheader", *options).splitlines())
-        return {number.strip(): value.strip() for number, _, value in lines}
 
     def most_memory_mb(self, number: str) -> int | None:
         """The most that a process of any step of a job had in use, as far as accounting knows."""
@@ -215,7 +305,6 @@ NAME_LENGTH = 60  # hundreds of names are one argument of squeue
 
 
 def jobs_here(slurm: Slurm) -> list[QueuedJob]:
-    """The jobs that workflows in this folder have submitted."""
     found, here = slurm.user_jobs(), os.path.realpath(".")
     ours = {folder for folder in {job.folder for job in found} if os.path.realpath(folder) == here}
     commented = (with_own_comment(slurm, job) for job in found if job.folder in ours)

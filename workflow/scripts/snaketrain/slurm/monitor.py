@@ -1,19 +1,147 @@
-"""Reports why a SLURM job waits, was requeued, or has ended, with its number and its log. Snakemake only says that a job failed.
-
-A requeued job that may run on a range of nodes is given the whole range again.
-"""
+"""Why SLURM would refuse a job, lets it wait, requeued or ended it, and what to do. Snakemake only says that a job failed."""
 
 import contextlib
 import json
+import os
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Compute
-from snaketrain.slurm.client import ENDED_STATES, NODES_TO_EXCLUDE, Slurm, SlurmError, jobs_here
-from snaketrain.slurm.failures import failure
-from snaketrain.slurm.jobs import QueuedJob
+from snaketrain.runtime.processes import OUT_OF_MEMORY
+from snaketrain.slurm.client import ENDED_STATES, NODES_TO_EXCLUDE, QueuedJob, Slurm, SlurmError, Work, comment, jobs_here
+from snaketrain.slurm.submissions import submission
+
+if TYPE_CHECKING:
+    from snakemake.jobs import Job
+    from snakemake_executor_plugin_slurm import ExecutorSettings
+
+# --- What SLURM would refuse, asked before the first job is submitted.
+
+REFUSED = {
+    "account": "set slurm_account in the profile; `sacctmgr show associations user=$USER` lists the accounts",
+    "partition": "set compute.partition, or slurm_partition in the profile; `sinfo --summarize` lists the partitions",
+    "node configuration": "no node in the partition has that much: lower compute.memory_mb, compute.threads or compute.gpus (each is for one node), or "
+    "compute.nodes; `sinfo --Node --long` shows what there is",
+    "Memory": "lower compute.memory_mb, which is for one node, or mem_mb in the profile",
+    "gres": "lower compute.gpus, which is for one node; `sinfo --format '%P %G'` shows where there are any",
+    "feature": "correct compute.sbatch; `sinfo --format '%P %f'` lists the features",
+    "qos": "correct compute.sbatch, or slurm-qos in the profile",
+    "time limit": "lower compute.minutes, or runtime in the profile: a longer training saves, is requeued and resumes",
+}
+TEMPORARY = ("busy", "not available (down", "Unable to contact", "Socket timed out", "temporarily")
+
+
+def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings") -> list[str]:
+    """What SLURM would never accept. Jobs with the same request are checked once."""
+    asked: dict[str, str] = {}
+    for job in jobs:
+        asked.setdefault(submission(job, settings), str(Work.of(comment(job))))
+    found = []
+    if settings.array_jobs:
+        found.append(
+            "slurm-array-jobs: every task of an array would run the first job's command. Remove the option from the profile or command line."
+        )
+    for command, name in asked.items():
+        try:
+            error = slurm.refusal(command)
+        except SlurmError:  # no answer is not a refusal
+            continue
+        if error and not any(words in error for words in TEMPORARY):
+            advice = next((advice for words, advice in REFUSED.items() if words.lower() in error.lower()), "correct the profile")
+            options = command.partition("--comment x")[2].removesuffix("--wrap true").strip()
+            found.append(f"{name}: SLURM would refuse it: {error}. Remedy: {advice}. Asked for: {options}")
+    return found
+
+
+# --- Why a job failed, where its state and its log give it away. What would fail again is not retried.
+
+LOG_BYTES = 200_000  # the end of a log, which holds all starts of a job
+NEW_START = re.compile(r"^job \d+: \d+ processes on each of .*$", re.M)  # launch_slurm.py again, after a requeue
+MEMORY = re.compile(
+    rf"^.*(?:{OUT_OF_MEMORY}(?P<ours>.*)|exceeded memory limit \((?P<used>\d+) > (?P<limit>\d+)\).*|oom[-_]kill event.*)$", re.M
+)
+NO_FOLDER = re.compile(r"couldn't chdir to `")
+NO_CONFIGURATION = re.compile(
+    "Could not establish a configuration source|Unable to process configuration file|fetch_config: DNS SRV lookup failed"
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What follows `SLURM job 41 (train_model wide) ...`, and whether another try may end otherwise."""
+
+    what: str
+    worth_retrying: bool
+
+
+def failure(slurm: Slurm, number: str, state: str, log: Path, asked_mb: int | None = None) -> Failure | None:
+    """None if neither state nor log give a reason away."""
+    text = end_of(log)
+    sign = last_memory_line(text or "")
+    if state == "OUT_OF_MEMORY" or sign:
+        return of_memory(slurm, number, sign, asked_mb)
+    if state == "CANCELLED":
+        return Failure("was cancelled and is not retried: start snakemake again to resume it", worth_retrying=False)
+    if state == "FAILED" and (text is None or NO_FOLDER.search(text)):
+        how = "was started in another folder" if text else f"left no log at {log}"
+        return Failure(
+            f"{how}: its node probably does not see the working directory {os.getcwd()}. Check with `srun ls -d {os.getcwd()}`, and work in a folder "
+            "that all nodes share",
+            worth_retrying=True,  # on another node, perhaps
+        )
+    if text and NO_CONFIGURATION.search(text):
+        return Failure(
+            "found no configuration of SLURM on its node: export SLURM_CONF before snakemake is started, with a path that the nodes share, or ask "
+            "for a link /etc/slurm/slurm.conf there",
+            worth_retrying=False,
+        )
+    return None
+
+
+def end_of(log: Path) -> str | None:
+    """The end of a log, from the job's last start on; None if there is no log."""
+    try:
+        os.listdir(log.parent)  # NFS may know an older state of the folder, until it is read
+        with open(log, "rb") as file:
+            file.seek(max(0, log.stat().st_size - LOG_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return None
+    starts = list(NEW_START.finditer(text))
+    return text[starts[-1].start() :] if starts else text
+
+
+def last_memory_line(text: str) -> re.Match[str] | None:
+    found = list(MEMORY.finditer(text))
+    return next((match for match in reversed(found) if match["ours"] or match["used"]), found[-1] if found else None)
+
+
+def of_memory(slurm: Slurm, number: str, sign: re.Match[str] | None, asked_mb: int | None) -> Failure:
+    details = [f"{asked_mb} MB were asked for on each node"] if asked_mb else []
+    if sign and sign["ours"]:
+        details.append(sign["ours"])
+    elif sign and sign["used"]:
+        details.append(f"{int(sign['used']) // 2**20} MB were in use, over a limit of {int(sign['limit']) // 2**20} MB")
+    else:
+        with contextlib.suppress(SlurmError, ValueError):  # most often there is no accounting
+            if (used_mb := slurm.most_memory_mb(number)) is not None:
+                details.append(f"{used_mb} MB were in use by a process")
+    known = f" ({'; '.join(details)})" if details else ""
+    if sign and "of the machine" in (sign["ours"] or ""):
+        return Failure(f"may have been killed for its memory{known}: it is retried; if that happens again, raise compute.memory_mb", True)
+    return Failure(
+        f"was killed for its memory{known}. It would need as much again, so it is not retried: raise compute.memory_mb, or mem_mb in the profile "
+        "for the other stages",
+        worth_retrying=False,
+    )
+
+
+# --- While jobs run.
 
 SECONDS_BETWEEN_LOOKS = 30
 PATIENCE_SECONDS = 600  # a job may wait this long before the wait is reported
@@ -92,14 +220,11 @@ class JobMonitor(threading.Thread):
             self.to_exclude.add(row.number)
             if str(row.work) in self.ranges:
                 self.to_resize.add(row.number)
-        if row.number in self.to_exclude:
-            with contextlib.suppress(SlurmError):  # tried again at the next look; other jobs must not wait for it
-                self.exclude_unfit(row)
-                self.to_exclude.discard(row.number)
-        if row.number in self.to_resize:
-            with contextlib.suppress(SlurmError):
-                self.restore_range(row, self.ranges[str(row.work)])
-                self.to_resize.discard(row.number)
+        for numbers, act in ((self.to_exclude, self.exclude_unfit), (self.to_resize, self.restore_range)):
+            if row.number in numbers:
+                with contextlib.suppress(SlurmError):  # tried again at the next look; other jobs must not wait for it
+                    act(row)
+                    numbers.discard(row.number)
         self.wait(row, now - self.waits_since.setdefault(row.number, now))
 
     def ended(self, row: QueuedJob) -> None:
@@ -118,8 +243,9 @@ class JobMonitor(threading.Thread):
     def say(self, row: QueuedJob, what: str) -> None:
         self.report(f"{row} {what}. Log: {row.log(self.logs)}")
 
-    def restore_range(self, row: QueuedJob, compute: Compute) -> None:
+    def restore_range(self, row: QueuedJob) -> None:
         """SLURM 22.05 remembers the number of nodes a job had and would wait until that many are free."""
+        compute = self.ranges[str(row.work)]
         self.slurm.resize(row.number, compute.counts.asked, tasks=compute.counts.fewest_asked * compute.threads)
 
     def exclude_unfit(self, row: QueuedJob) -> None:

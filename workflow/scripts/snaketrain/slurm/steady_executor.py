@@ -7,39 +7,68 @@ resubmits jobs that somebody has cancelled, and submits once more what a killed 
 
 import asyncio
 import contextlib
+import os
 import re
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from snakemake_executor_plugin_slurm import Executor
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from snaketrain.slurm.client import SlurmError, comment, wait_for_end
-from snaketrain.slurm.failures import Failure, failure
-from snaketrain.slurm.jobs import Work
-from snaketrain.slurm.left_over import Left, LeftOver
-from snaketrain.slurm.submissions import Stamp, Submission, SubmittingExecutor, stamps
+from snaketrain.slurm.client import ENDED_STATES, OUTAGE, SlurmError, Work, comment, job_name, jobs_here, wait_for_end
+from snaketrain.slurm.monitor import failure
+from snaketrain.slurm.submissions import Left, LeftOver, Stamp, Submission, fingerprint, stamps
 
 if TYPE_CHECKING:
     from snakemake.jobs import Job
 
+LIMIT = re.compile("MaxSubmitJob|GrpSubmitJob|accounting/QOS policy", re.IGNORECASE)
+UNKNOWN = "Unable to contact slurm controller: it is not known whether an earlier submission was accepted"
+OUTAGE_PATIENCE_SECONDS = 1800
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
 STATE = re.compile(r"SLURM status is: '(\w+)")  # in what the plugin reports of a failed job
 WAKING_SECONDS = 0.2
 LOOKS_UNTIL_LOST = 2  # squeue may not list a job yet that was submitted a moment ago
 NOT_REQUEUED = ("PREEMPTED", "NODE_FAIL")  # final states, where partition or site does not requeue; the plugin waits for that
 
 
-class SteadyExecutor(SubmittingExecutor):
+class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
     left_over: LeftOver  # given to the class, since Snakemake makes the instance
 
     def __init__(self, *arguments: object) -> None:
-        self.submissions = self.left_over.submissions
+        self.slurm, self.submissions = self.left_over.slurm, self.left_over.submissions
+        self.following: dict[str, SubmittedJobInfo] = {}  # by number: submitted or adopted, and not known to have ended
+        self.names: set[str] = set()  # of all jobs that were followed
+        self.unconfirmed: set[str] = set()  # comments of jobs that SLURM may have taken although it did not say so
+        self.fingerprints: dict[str, str] = {}  # of jobs that are being submitted, by comment
+        self.submission = threading.local()  # this thread's current submission: its job's name, and its outcome
+        self.cancelling = threading.Event()
         self.outputs_before: dict[str, dict[str, Stamp]] = {}  # of each job, when it was submitted
         self.looks_lost: dict[str, int] = {}  # how often in a row a job was not in the queue
         self.silent_since: float | None = None  # SLURM does not answer
-        super().__init__(*arguments, slurm=self.left_over.slurm)
+        super().__init__(*arguments)  # last: it starts the thread that queries states
+
+    @property
+    def run_uuid(self) -> str:
+        """What the plugin calls the job that it submits; and the jobs whose states it asks for.
+
+        Its own choice is one name for all jobs of a workflow, a UUID. `--name` takes several, so a job has a name that tells what it is.
+        """
+        submitting: str | None = getattr(self.submission, "name", None)
+        return submitting or ",".join(sorted({self.name_of(info.job) for info in self.following.copy().values()} or self.names)) or "none"
+
+    @run_uuid.setter
+    def run_uuid(self, uuid: str) -> None:
+        """Set by the plugin, and not used."""
+
+    def name_of(self, job: "Job") -> str:
+        prefix = self.workflow.executor_settings.jobname_prefix
+        return f"{prefix}_{job_name(job)}" if prefix else job_name(job)
 
     # --- jobs that are submitted, or adopted
 
@@ -89,18 +118,15 @@ class SteadyExecutor(SubmittingExecutor):
     def report_job_error(self, job_info: SubmittedJobInfo, msg: str | None = None, **kwargs: object) -> None:
         state = STATE.search(msg or "")
         self.forget(job_info, state[1] if state else "FAILED")
-        if state and (found := self.why_failed(job_info, state[1])):
-            msg = f"{msg} It {found.what}. "
-            if not found.worth_retrying:
-                job_info.job.attempt = job_info.job.restart_times + 1  # the last one that `retries` allows
+        if state:
+            log, asked_mb = Path(job_info.aux["slurm_logfile"]), job_info.job.resources.get("mem_mb")
+            if found := failure(self.slurm, job_info.external_jobid, state[1], log, asked_mb):
+                msg = f"{msg} It {found.what}. "
+                if not found.worth_retrying:
+                    job_info.job.attempt = job_info.job.restart_times + 1  # the last one that `retries` allows
         super().report_job_error(job_info, msg, **kwargs)
 
-    def why_failed(self, job_info: SubmittedJobInfo, state: str) -> Failure | None:
-        log, asked_mb = Path(job_info.aux["slurm_logfile"]), job_info.job.resources.get("mem_mb")
-        return failure(self.slurm, job_info.external_jobid, state, log, asked_mb)
-
     def forget(self, job_info: SubmittedJobInfo, state: str) -> None:
-        """The end of a job is known."""
         number = job_info.external_jobid
         if self.following.pop(number, None):
             with self.warning_of_full_disk():
@@ -112,6 +138,83 @@ class SteadyExecutor(SubmittingExecutor):
             yield
         except OSError as error:
             self.logger.warning(f"{error}. Should snakemake be killed, the next start may end jobs that it could adopt.")
+
+    # --- submission that outlasts outages of slurmctld and limits on submitted jobs
+
+    def submit(self, job: "Job") -> None:
+        """Retrying during an outage or at a limit; any other refusal is reported at once."""
+        started, pause, reason = time.monotonic(), FIRST_PAUSE_SECONDS, ""
+        self.fingerprints[comment(job)] = fingerprint(job, self.workflow.executor_settings)
+        while not self.cancelling.is_set():
+            if comment(job) in self.unconfirmed and self.cancel_unconfirmed(job):
+                self.unconfirmed.discard(comment(job))
+            refusal = UNKNOWN if comment(job) in self.unconfirmed else self.try_to_submit(job)
+            if refusal is None:
+                break
+            if OUTAGE.search(refusal):
+                self.unconfirmed.add(comment(job))
+            before, reason = reason, self.why_wait(refusal, time.monotonic() - started)
+            if not reason:  # Snakemake may submit it once more
+                super()._report_job_error_threadsafe(SubmittedJobInfo(job), refusal)
+                return
+            if reason != before:
+                self.logger.warning(f"{Work.of(comment(job))} is not submitted yet: {reason}.")
+            self.cancelling.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        if not reason:
+            return
+        if self.cancelling.is_set():
+            if comment(job) in self.unconfirmed:
+                self.cancel_unconfirmed(job)
+        else:
+            self.logger.info(f"{Work.of(comment(job))} was submitted after {time.monotonic() - started:.0f} seconds.")
+
+    def try_to_submit(self, job: "Job") -> str | None:
+        """What SLURM refuses, and why; None if it has taken the job."""
+        self.submission.refusal, self.submission.name = None, self.name_of(job)
+        try:
+            super().run_job(job)
+        finally:
+            self.submission.name = None
+        refusal: str | None = self.submission.refusal
+        return refusal
+
+    def _report_job_error_threadsafe(self, job_info: "SubmittedJobInfo", msg: str) -> None:
+        """The plugin calls this in the thread that submits; `submit` decides whether to try again."""
+        if getattr(self.submission, "name", None):
+            self.submission.refusal = msg
+        else:
+            super()._report_job_error_threadsafe(job_info, msg)
+
+    def why_wait(self, message: str, seconds: float) -> str:
+        """Why a refused submission is worth another try; empty if it is not."""
+        if OUTAGE.search(message) and seconds < OUTAGE_PATIENCE_SECONDS:
+            return f"SLURM does not answer; trying again for {OUTAGE_PATIENCE_SECONDS // 60} minutes"
+        if LIMIT.search(message) and self.jobs_ahead():
+            return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue"
+        return ""
+
+    def cancel_unconfirmed(self, job: "Job") -> bool:
+        """A job may be in the queue although the answer to its submission was lost; a second one would train in the same folder.
+
+        Whether none is there any more: while SLURM does not answer, that is not known.
+        """
+        try:
+            waiting = [row.number for row in jobs_here(self.slurm) if row.comment == comment(job) and row.state not in ENDED_STATES]
+            if lost := [number for number in waiting if number not in self.following]:
+                self.slurm.cancel(*lost)
+        except SlurmError:
+            return False
+        return True
+
+    def jobs_ahead(self) -> bool:
+        """Whether this user has jobs in the queue, as far as is known. Many waiting submissions ask this at once."""
+        try:
+            return self.slurm.has_jobs(max_age_seconds=FIRST_PAUSE_SECONDS) or self.slurm.has_jobs()
+        except SlurmError:
+            return True
+
+    # --- looks at the jobs
 
     async def check_active_jobs(self, active_jobs: list["SubmittedJobInfo"]) -> AsyncIterator["SubmittedJobInfo"]:
         """Every job stays active until its end is known: Snakemake keeps only those that are yielded."""
@@ -192,3 +295,24 @@ class SteadyExecutor(SubmittingExecutor):
             )
             return False
         return True
+
+
+def use_steady_executor(left_over: LeftOver) -> None:
+    """Have Snakemake create our executor instead of the plugin's. Call it before Snakemake creates one."""
+    registry = ExecutorPluginRegistry()
+    if registry.is_installed("slurm"):
+        SteadyExecutor.left_over = left_over
+        registry.get_plugin("slurm").executor = SteadyExecutor
+
+
+# --- Where SLURM's programs find their configuration. Snakemake's plugin removes all variables of SLURM from the shell of a job, SLURM_CONF included.
+
+KEPT = "SNAKETRAIN_SLURM_CONF"
+
+
+def keep_slurm_conf() -> None:
+    """In each process that parses the Snakefile, from the login node down to the shell of a job."""
+    if "SLURM_CONF" in os.environ:
+        os.environ[KEPT] = os.environ["SLURM_CONF"]
+    elif KEPT in os.environ:
+        os.environ["SLURM_CONF"] = os.environ[KEPT]

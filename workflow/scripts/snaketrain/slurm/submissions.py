@@ -6,24 +6,19 @@
 import json
 import os
 import platform
-import re
+import shlex
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from snakemake_executor_plugin_slurm import Executor
-from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import digest, file_digest
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.runtime.strict_json import Json
-from snaketrain.slurm.checks import submission
-from snaketrain.slurm.client import ENDED_STATES, OUTAGE, Slurm, SlurmError, comment, job_name, jobs_here
-from snaketrain.slurm.jobs import Work
+from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, QueuedJob, Slurm, Work, comment, jobs_here, wait_for_end
 
 if TYPE_CHECKING:
     from snakemake.jobs import Job
@@ -102,6 +97,24 @@ class Submissions:
             file.write(line)
 
 
+def submission(job: "Job", settings: "ExecutorSettings") -> str:
+    """The command with which the plugin will submit a job, as an `sbatch --test-only`."""
+    from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+    from snakemake_executor_plugin_slurm.utils import set_gres_string
+
+    account, partition = (job.resources.get(f"slurm_{name}") for name in ("account", "partition"))
+    names = {
+        "run_uuid": f"{settings.jobname_prefix or ''}x",  # a job of another prefix is not followed: its state is asked for by its name
+        "slurm_logfile": os.devnull,
+        "comment_str": "x",
+        "workdir": "",
+        "account": f"-A {shlex.quote(str(account))}" if account and not settings.no_account else "",
+        "partition": f"-p {shlex.quote(str(partition))}" if partition else "",
+    }
+    command = get_submit_command(job, names, settings=settings) + set_gres_string(job)
+    return " ".join(command.replace("--parsable", "--test-only").split()) + " --wrap true"
+
+
 def fingerprint(job: "Job", settings: "ExecutorSettings") -> str:
     """The same for two jobs that ask for the same resources and run the same command with the same settings, code and inputs."""
     inputs = {str(path): file_digest(path) for path in sorted(map(str, job.input))}
@@ -125,113 +138,93 @@ def _ourselves() -> tuple[str, int, int | None]:
     return platform.node(), os.getpid(), start_ticks(os.getpid())
 
 
-# --- Submission that outlasts outages of slurmctld and limits on submitted jobs, under names that tell what a job is.
-#
-# On its own the plugin counts every submission that SLURM refuses for a moment as a failed job, which uses up `retries` within seconds.
+# --- What a killed workflow left behind: jobs that are what would be submitted are adopted; the others save and end before new ones start.
 
-LIMIT = re.compile("MaxSubmitJob|GrpSubmitJob|accounting/QOS policy", re.IGNORECASE)
-UNKNOWN = "Unable to contact slurm controller: it is not known whether an earlier submission was accepted"
-OUTAGE_PATIENCE_SECONDS = 1800
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
+ALIVE_STATES = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED")  # in another, a job is about to end or to be requeued
 
 
-class SubmittingExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
-    def __init__(self, *arguments: object, slurm: Slurm) -> None:
-        self.slurm = slurm
-        self.following: dict[str, SubmittedJobInfo] = {}  # by number: submitted or adopted, and not known to have ended
-        self.names: set[str] = set()  # of all jobs that were followed
-        self.unconfirmed: set[str] = set()  # comments of jobs that SLURM may have taken although it did not say so
-        self.fingerprints: dict[str, str] = {}  # of jobs that are being submitted, by comment
-        self.submission = threading.local()  # this thread's current submission: its job's name, and its outcome
-        self.cancelling = threading.Event()
-        super().__init__(*arguments)  # last: it starts the thread that queries states
+class StillFollowed(Exception):
+    """Another workflow, which is alive, follows the job."""
 
-    @property
-    def run_uuid(self) -> str:
-        """What the plugin calls the job that it submits; and the jobs whose states it asks for.
 
-        Its own choice is one name for all jobs of a workflow, a UUID. `--name` takes several, so a job has a name that tells what it is.
-        """
-        submitting: str | None = getattr(self.submission, "name", None)
-        return submitting or ",".join(sorted({self.name_of(info.job) for info in self.following.copy().values()} or self.names)) or "none"
+@dataclass(frozen=True)
+class Left:
+    """A job that need not be submitted."""
 
-    @run_uuid.setter
-    def run_uuid(self, uuid: str) -> None:
-        """Set by the plugin, and not used."""
+    submission: Submission
+    is_done: bool
 
-    def name_of(self, job: "Job") -> str:
-        prefix = self.workflow.executor_settings.jobname_prefix
-        return f"{prefix}_{job_name(job)}" if prefix else job_name(job)
 
-    def submit(self, job: "Job") -> None:
-        """Retrying during an outage or at a limit; any other refusal is reported at once."""
-        started, pause, reason = time.monotonic(), FIRST_PAUSE_SECONDS, ""
-        self.fingerprints[comment(job)] = fingerprint(job, self.workflow.executor_settings)
-        while not self.cancelling.is_set():
-            if comment(job) in self.unconfirmed and self.cancel_unconfirmed(job):
-                self.unconfirmed.discard(comment(job))
-            refusal = UNKNOWN if comment(job) in self.unconfirmed else self.try_to_submit(job)
-            if refusal is None:
+class LeftOver:
+    def __init__(self, slurm: Slurm, submissions: Submissions, report: Callable[[str], None]):
+        self.slurm, self.submissions, self.report = slurm, submissions, report
+        self.kept: dict[str, Left] = {}  # by comment
+
+    def take(self, job: "Job") -> Left | None:
+        """What is left of this job, once: a job that is tried again is submitted."""
+        return self.kept.pop(comment(job), None)
+
+    def settle(
+        self,
+        jobs: Iterable["Job"],
+        settings: "ExecutorSettings",
+        is_ready: Callable[["Job"], bool],
+        is_done: Callable[["Job"], bool],
+    ) -> None:
+        """Before the first submission. `is_ready`: nothing that the job reads will be made again; `is_done`: its results are those that it would make."""
+        wanted, earlier = {comment(job): job for job in jobs}, self.submissions.latest()
+        queued = self._settled_in_queue(set().union(*(Work.of(name).results for name in wanted)))
+        self._refuse_if_followed(queued, earlier)
+        to_end = []
+        for row in queued:
+            job, made = wanted.get(row.comment), earlier.get(row.comment)
+            if job and made and made.number == row.number and is_ready(job) and fingerprint(job, settings) == made.fingerprint:
+                self.kept[row.comment] = Left(made, is_done=False)
+                self.report(
+                    f"{row} was left by an earlier workflow in this folder and is what would be submitted now: it is adopted. Log: {made.log}"
+                )
+            else:
+                to_end.append(row)
+        for name, job in wanted.items():
+            made = earlier.get(name)
+            if made and not made.state and all(row.comment != name for row in queued) and is_ready(job) and is_done(job):
+                self.kept[name] = Left(made, is_done=True)
+        self._end(to_end)
+
+    def _settled_in_queue(self, results: set[tuple[str, str]]) -> list[QueuedJob]:
+        """The jobs that write these results, once none of them is about to end, or to be queued again."""
+        end, reported = time.monotonic() + ENDING_SECONDS, False
+        while True:
+            queued = [row for row in jobs_here(self.slurm) if row.state not in ENDED_STATES]
+            found = [row for row in queued if row.work.results & results]
+            if not (ending := [row for row in found if row.state not in ALIVE_STATES]) or time.monotonic() >= end:
                 break
-            if OUTAGE.search(refusal):
-                self.unconfirmed.add(comment(job))
-            before, reason = reason, self.why_wait(refusal, time.monotonic() - started)
-            if not reason:  # Snakemake may submit it once more
-                super()._report_job_error_threadsafe(SubmittedJobInfo(job), refusal)
-                return
-            if reason != before:
-                self.logger.warning(f"{Work.of(comment(job))} is not submitted yet: {reason}.")
-            self.cancelling.wait(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-        if not reason:
+            if not reported:
+                self.report(f"Waiting for {', '.join(map(str, ending))}, left by an earlier workflow in this folder, to end.")
+                reported = True
+            time.sleep(1)
+        if unneeded := [row for row in queued if row not in found and row.state in ALIVE_STATES]:  # of runs that were removed, for example
+            self.report(
+                f"{', '.join(map(str, unneeded))}: left by an earlier workflow in this folder, and not among the jobs to do now. Not ended; to "
+                f"end what is not wanted any more: scancel {' '.join(row.number for row in unneeded)}"
+            )
+        return found
+
+    def _refuse_if_followed(self, queued: list[QueuedJob], earlier: dict[str, Submission]) -> None:
+        for row in queued:
+            made = earlier.get(row.comment)
+            if made and made.number == row.number and made.is_followed and not made.is_ours:
+                raise StillFollowed(
+                    f"{row}: snakemake (process {made.pid}) still follows it in this folder. End that one first (Ctrl-C, or kill {made.pid}), "
+                    "or let it finish."
+                )
+
+    def _end(self, rows: list[QueuedJob]) -> None:
+        if not rows:
             return
-        if self.cancelling.is_set():
-            if comment(job) in self.unconfirmed:
-                self.cancel_unconfirmed(job)
-        else:
-            self.logger.info(f"{Work.of(comment(job))} was submitted after {time.monotonic() - started:.0f} seconds.")
-
-    def try_to_submit(self, job: "Job") -> str | None:
-        """What SLURM refuses, and why; None if it has taken the job."""
-        self.submission.refusal, self.submission.name = None, self.name_of(job)
-        try:
-            super().run_job(job)
-        finally:
-            self.submission.name = None
-        refusal: str | None = self.submission.refusal
-        return refusal
-
-    def _report_job_error_threadsafe(self, job_info: "SubmittedJobInfo", msg: str) -> None:
-        """The plugin calls this in the thread that submits; `submit` decides whether to try again."""
-        if getattr(self.submission, "name", None):
-            self.submission.refusal = msg
-        else:
-            super()._report_job_error_threadsafe(job_info, msg)
-
-    def why_wait(self, message: str, seconds: float) -> str:
-        """Why a refused submission is worth another try; empty if it is not."""
-        if OUTAGE.search(message) and seconds < OUTAGE_PATIENCE_SECONDS:
-            return f"SLURM does not answer; trying again for {OUTAGE_PATIENCE_SECONDS // 60} minutes"
-        if LIMIT.search(message) and self.jobs_ahead():
-            return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue"
-        return ""
-
-    def cancel_unconfirmed(self, job: "Job") -> bool:
-        """A job may be in the queue although the answer to its submission was lost; a second one would train in the same folder.
-
-        Whether none is there any more: while SLURM does not answer, that is not known.
-        """
-        try:
-            waiting = [row.number for row in jobs_here(self.slurm) if row.comment == comment(job) and row.state not in ENDED_STATES]
-            if lost := [number for number in waiting if number not in self.following]:
-                self.slurm.cancel(*lost)
-        except SlurmError:
-            return False
-        return True
-
-    def jobs_ahead(self) -> bool:
-        """Whether this user has jobs in the queue, as far as is known. Many waiting submissions ask this at once."""
-        try:
-            return self.slurm.has_jobs(max_age_seconds=FIRST_PAUSE_SECONDS) or self.slurm.has_jobs()
-        except SlurmError:
-            return True
+        self.report(
+            f"{', '.join(map(str, rows))}: left by an earlier workflow in this folder with other settings, resources, code or inputs than now. "
+            "Cancelling; a training saves, and resumes in a new job."
+        )
+        self.slurm.cancel(*(row.number for row in rows))
+        wait_for_end(self.slurm, {row.number: str(row.work) for row in rows}, self.report)

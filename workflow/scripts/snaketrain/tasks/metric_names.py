@@ -68,7 +68,7 @@ CLASSIFICATION, OURS, NUMBERS = "torchmetrics.classification", "snaketrain.tasks
 class Known(NamedTuple):
     use: str  # empty: defined for two classes only
     mode: str = "max"
-    arguments: JsonObject = {}  # noqa: RUF012  # never changed
+    arguments: JsonObject = {}  # never changed
     required: tuple[str, ...] = ()  # arguments that have no default
     of_two_classes: str = ""  # instead of `use`, unless an `average` over the classes is asked for: the metric of the second class
 

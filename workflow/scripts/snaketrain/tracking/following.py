@@ -5,12 +5,16 @@ changes: runs are found by their key, and MLflow keeps identical points once.
 """
 
 import contextlib
+import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from mlflow.exceptions import MlflowException
+
 from snaketrain.evaluation.comparing import points, standing
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import CHUNK_BYTES, all_events, events_named, goodput, read_events
 from snaketrain.runtime.manifests import Manifest, digest
@@ -20,14 +24,11 @@ from snaketrain.runtime.stages import by_key
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.tracking import tracked, views
-from snaketrain.tracking.configurations import TrainingRow, labels, short_name
-from snaketrain.tracking.mlflow_store import NOTE, Store
-from snaketrain.tracking.on_end import RunEnd
+from snaketrain.tracking.mlflow_store import NOTE, ExperimentDeleted, Store, training_run
 from snaketrain.tracking.registering import is_due
-from snaketrain.tracking.run_keys import training_run
-from snaketrain.tracking.sent import Sent, has_ended
-from snaketrain.tracking.stage_results import Evaluated, SharedRuns, StageResults
-from snaketrain.tracking.tracked import MODE, run_address
+from snaketrain.tracking.stage_results import Evaluated, Sent, StageRuns, has_ended
+from snaketrain.tracking.tracked import MODE, Problem, first_line, run_address
+from snaketrain.tracking.views import TrainingRow, labels, short_name
 
 # --- Which SLURM jobs have ended: one query for all of them, so rarely that it does not burden a busy cluster.
 
@@ -70,7 +71,7 @@ FEW = 5  # up to this many runs are listed one by one
 class Follower:
     def __init__(self, results: Path, store: Store):
         self.results, self.store = Path(results).resolve(), store
-        self.shared, self.stages = SharedRuns(self.results, store), StageResults(self.results, store)
+        self.stages = StageRuns(self.results, store)
         self.jobs = SlurmJobs(self._running_jobs)
         self.unregistered: set[Path] = set()  # runs whose best model may be registered
         self.rows: dict[str, dict[str, TrainingRow]] = {}  # by experiment and run name
@@ -82,7 +83,7 @@ class Follower:
     def forget(self) -> None:
         """Look everything up in MLflow again."""
         self.store.forget()
-        self.shared.forget()
+        self.stages.forget()
         self.rows.clear()
         self._views.clear()
         self._labels.clear()
@@ -102,14 +103,14 @@ class Follower:
         run = tracked.read_json(training / "run.json")
         if run is None:
             return
-        experiment = run.get("experiment") or "snaketrain"
-        prepared, data_run_id = self.shared.data(run, f"{experiment}-data")
+        experiment = tracked.experiment_of(run)
+        prepared, data_run_id = self.stages.data(run, f"{experiment}-data")
         run_id = training_run(self.results, run, self.store)
         if run_id is None:  # a user has deleted it in MLflow: it is not created again
             return
         found = Evaluated.read(training.parent)
         row = row_of(run, run_id, found)
-        if not is_trunk(training):
+        if training.parents[1].name == "runs":  # a trunk trains the first steps of several runs, rather than a run
             self.rows.setdefault(experiment, {})[row.name] = row
         sent = Sent.read(training, self.store.uri, run_id)
         before = asdict(sent)
@@ -117,7 +118,7 @@ class Follower:
             self._describe(run, sent, training, prepared, (f"{experiment}-data", data_run_id))
             self._curves(training, sent)
             if found:
-                self.stages.send(found, training, run, experiment, sent)
+                self.stages.send(found, training, run, sent)
             if end := end_of(training, row, sent, found):
                 self.ends[training] = end
             if "evaluation" in sent.done and is_due(training.parent, self.store.uri, run_id):
@@ -156,7 +157,6 @@ class Follower:
         return found
 
     def _running_jobs(self) -> set[str]:
-        """The SLURM jobs of all runs that may still be writing."""
         running = (each for each in self.runs() if not has_ended(each, tracked.read_json(each / ".mlflow.json") or {}))
         return {job for training in running if (job := job_of(training))}
 
@@ -216,17 +216,37 @@ class Follower:
         sent.status = token
 
 
-def is_trunk(training: Path) -> bool:
-    """Whether it trains the first steps of several runs, rather than a run."""
-    return training.parents[1].name == "trunks"
-
-
 def row_of(run: JsonObject, run_id: str, found: Evaluated | None) -> TrainingRow:
     content, selection = str((run.get("data") or {}).get("content", "")), found.selection if found else {}
     settings = by_key(run["settings"]) | (found.evaluated.facts.get("test", {}) if found and found.evaluated else {})
     return TrainingRow(
         run["run"], run_id, settings, content, selection.get("metric"), selection.get("mode"), found.value if found else None
     )
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    training: Path
+    run: str
+    state: str  # finished, failed, killed or stopped
+    reason: str
+    time: float
+    attempts: int
+    run_id: str  # in MLflow
+    awaited_since: float = 0.0  # when the workflow began that is still to evaluate the run on a set; 0: none is
+    figures: Callable[[], dict[str, float]] = dict  # the metrics of a finished run
+
+    @property
+    def token(self) -> str:
+        return f"{self.state} {self.attempts} {self.time}"
+
+    def environment(self) -> dict[str, str]:
+        """What the command learns about the run. It is not part of the command, so no text in it is executed."""
+        about = {"RUN": self.run, "STATE": self.state, "REASON": hidden(self.reason), "FOLDER": str(self.training.parent)}
+        figures = self.figures()
+        about |= {"RUN_ID": self.run_id, "FIGURES": strict_json.dumps(figures)}
+        figures_by_name = {re.sub(r"\W", "_", name).upper(): f"{value:.5g}" for name, value in figures.items()}
+        return {f"SNAKETRAIN_{name}": value.replace("\0", " ") for name, value in (figures_by_name | about).items()}
 
 
 def end_of(training: Path, row: TrainingRow, sent: Sent, found: Evaluated | None) -> RunEnd | None:
@@ -245,3 +265,71 @@ def end_of(training: Path, row: TrainingRow, sent: Sent, found: Evaluated | None
     return RunEnd(
         training, row.name, how, state["why"] if state["status"] != "RUNNING" else "", state["time"], state["attempts"], row.run_id
     )
+
+
+OF_ONE_RUN = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "INVALID_STATE")
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 2.0, 60.0
+
+
+class Postponed:
+    """The runs that could not be recorded. Each is tried again after a pause of its own, which grows, so that it holds up no other run."""
+
+    def __init__(self) -> None:
+        self._failed: dict[Path, tuple[Problem, float, float]] = {}  # with the length of the pause, and its end
+
+    def is_due(self, path: Path) -> bool:
+        return path not in self._failed or time.monotonic() >= self._failed[path][2]
+
+    def failed(self, path: Path, problem: Problem) -> None:
+        pause = min(2 * self._failed[path][1], LONGEST_PAUSE_SECONDS) if path in self._failed else FIRST_PAUSE_SECONDS
+        self._failed[path] = replace(problem, of_one_run=True), pause, time.monotonic() + pause
+
+    def recorded(self, path: Path) -> None:
+        self._failed.pop(path, None)
+
+    def problem(self) -> Problem | None:
+        if not self._failed:
+            return None
+        first, *others = (problem for problem, _, _ in self._failed.values())
+        return replace(first, what=f"{first.what} (and {len(others)} more runs)") if others else first
+
+
+def full_pass(follower: Follower, note: Callable[[str], None], postponed: Postponed | None = None) -> Problem | None:
+    """Update all runs but the postponed ones; a run with damaged files does not stop the others. Returns what went wrong."""
+    follower.stages.deleted, postponed = None, postponed or Postponed()
+    work: list[tuple[Path, Callable[[Path], None]]] = [(training, follower.update) for training in follower.runs()]
+    work += [(manifest, follower.stages.update_shared) for manifest in follower.stages.shared()]
+    for path, send in work:
+        if not postponed.is_due(path):
+            continue
+        note(f"updating {path.parent.name}")
+        if problem := update(follower, path, send):
+            postponed.failed(path, problem)
+        else:
+            postponed.recorded(path)
+    problem = postponed.problem()
+    try:
+        follower.stages.comparison()
+    except ExperimentDeleted as error:
+        problem = problem or Problem(str(error), error.advice)
+    if lost := follower.stages.deleted:
+        problem = problem or Problem(str(lost), lost.advice)
+    follower.label()
+    return problem
+
+
+def update(follower: Follower, path: Path, send: Callable[[Path], None]) -> Problem | None:
+    """Update one run; returns why it could not be recorded."""
+    try:
+        send(path)
+    except ExperimentDeleted as error:
+        follower.forget()
+        return Problem(str(error), error.advice)
+    except MlflowException as error:
+        if error.error_code not in OF_ONE_RUN:
+            raise  # MLflow is unreachable, for the other runs as well
+        follower.forget()
+        return Problem(f"{path}: MLflow refused it: {first_line(error)}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Problem(f"{path}: cannot be recorded: {first_line(error)}")
+    return None

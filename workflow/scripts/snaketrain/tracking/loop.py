@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -12,22 +13,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snaketrain.orchestration.follower import NOTE, command
+from snaketrain.orchestration.follower import NOTE, ON_END, ON_END_SINCE, command
 from snaketrain.runtime.credentials import hidden, resolved
-from snaketrain.runtime.manifests import private
+from snaketrain.runtime.manifests import private, write_json
 from snaketrain.runtime.ownership import Lease, LeaseLost
 from snaketrain.tracking.local_database import SQLITE, LocalDatabase, folder_for
-from snaketrain.tracking.on_end import OnEnd
-from snaketrain.tracking.problems import Problem, problem_with
+from snaketrain.tracking.tracked import Problem, problem_with, read_json
 
 if TYPE_CHECKING:
-    from snaketrain.tracking.following import Follower
-    from snaketrain.tracking.passes import Postponed
+    from snaketrain.tracking.following import Follower, Postponed, RunEnd
 
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 # --- Registers models in a separate process: loading and saving one takes a while, and the curves must not wait for it.
-
-SCRIPT = Path(__file__).resolve().parents[2] / "tools/register_model.py"
 
 
 class Registrar:
@@ -48,7 +47,7 @@ class Registrar:
         if new := sorted(due - self.asked):
             self.asked |= set(new)
             self.registering = new
-            command = [sys.executable, str(SCRIPT), *map(str, new), "--uri", self.uri]
+            command = [sys.executable, str(TOOLS / "register_model.py"), *map(str, new), "--uri", self.uri]
             with open(self.log, "w", encoding="utf-8", opener=private) as log:
                 self.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
@@ -74,9 +73,68 @@ class Registrar:
         return self.process.wait()
 
 
+# --- The user's command `tracking.on_end`, run when a run ends, for example to send a mail. Its failure does not affect the workflow.
+
+KEEP_LOG = TOOLS / "keep_log.py"
+TOLD, LOG = ".on_end.json", ".on_end.log"
+LONGEST_SECONDS = 60.0  # for the command
+LOG_SECONDS = 5.0  # after its end, until all that it has said is written
+
+
+class OnEnd:
+    def __init__(self, command: str | None, since: float, results: Path):
+        """`since`: when the workflow started; runs that ended before are not announced."""
+        self.command, self.since, self.log = command, since, results / LOG
+        self.running: list[tuple[str, float, subprocess.Popen[bytes]]] = []
+        self.logging: list[subprocess.Popen[bytes]] = []  # which write what the commands say
+
+    @classmethod
+    def of_environment(cls, results: Path) -> "OnEnd":
+        return cls(os.environ.get(ON_END), float(os.environ.get(ON_END_SINCE, "inf")), results)
+
+    def notify(self, end: "RunEnd", last: bool) -> None:
+        """Run the command once for each end. If the workflow will still resume or evaluate the run, wait for that, or for the workflow's end."""
+        will_continue = end.state == "stopped" or end.awaited_since >= self.since
+        if not self.command or end.time < self.since or (will_continue and not last):
+            return
+        if (read_json(end.training / TOLD) or {}).get("told") == end.token:
+            return
+        write_json(end.training / TOLD, {"told": end.token})
+        keep = subprocess.Popen(
+            [sys.executable, KEEP_LOG, "-a", self.log], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        assert keep.stdin
+        with keep.stdin as log:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", self.command], env=os.environ | end.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd=self.log.parent.parent, start_new_session=True,
+            )  # fmt: skip
+        self.running.append((end.run, time.monotonic(), process))
+        self.logging.append(keep)
+
+    def finish(self) -> list[str]:
+        """Wait for the commands, each for a minute at most; returns warnings about those that failed."""
+        warnings = [warning for each in self.running if (warning := self._outcome(*each))]
+        for keep in self.logging:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # something that the command left running may still write
+                keep.wait(LOG_SECONDS)
+        return warnings
+
+    def _outcome(self, run: str, began: float, process: subprocess.Popen[bytes]) -> str | None:
+        try:
+            code = process.wait(max(0.0, began + LONGEST_SECONDS - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return f"tracking.on_end: the command for {run} was killed after {LONGEST_SECONDS:g} seconds. Its output is in {self.log}"
+        return f"tracking.on_end: the command for {run} failed with exit code {code}. Its output is in {self.log}" if code else None
+
+
+# --- The loop
+
 LONGEST_PAUSE_SECONDS = 15
 LOCAL_UI = "http://127.0.0.1:5000"  # where show_runs.py serves MLflow's pages
-SHOW_RUNS = Path(__file__).resolve().parents[2] / "tools/show_runs.py"
 
 
 @dataclass(frozen=True)
@@ -90,7 +148,6 @@ class Options:
 
     @cached_property
     def uri(self) -> str:
-        """With the values of the variables in it."""
         return resolved(self.given_uri)
 
     @property
@@ -111,7 +168,8 @@ class Loop:
         self.postponed: Postponed | None = None  # made with the follower, as it needs MLflow
         self.registrar = Registrar(options.given_uri, options.results / ".register_model.log")
         self.on_end = OnEnd.of_environment(options.results)
-        self.local_folder, warning = self._local_folder()
+        self.database = Path(options.uri.removeprefix(SQLITE)) if options.uri.startswith(SQLITE) else None
+        self.local_folder, warning = folder_for(self.database, options.local_store) if self.database else (None, None)
         if warning:
             warn(warning)
 
@@ -160,7 +218,7 @@ class Loop:
             return problem_with(self.options.uri, error)
 
     def _update(self, follower: "Follower", last: bool) -> Problem | None:
-        from snaketrain.tracking.passes import Postponed, full_pass
+        from snaketrain.tracking.following import Postponed, full_pass
 
         if last:
             follower.jobs.asked_at = None  # ask SLURM again
@@ -180,17 +238,11 @@ class Loop:
         from snaketrain.tracking.following import Follower  # the import takes seconds, and may fail
         from snaketrain.tracking.mlflow_store import Store
 
-        if not self.local_folder:
+        if not self.database or not self.local_folder:
             return Follower(self.options.results, Store(self.options.uri, self.lease.check))
-        database = Path(self.options.uri.removeprefix(SQLITE))
-        self.local = LocalDatabase(database, self.local_folder, self.options.results, self.lease.check)
+        self.local = LocalDatabase(self.database, self.local_folder, self.options.results, self.lease.check)
         self.registrar.uri = self.local.uri
         return Follower(self.options.results, Store(self.local.uri, self.lease.check, self.local.artifacts))
-
-    def _local_folder(self) -> tuple[Path | None, str | None]:
-        if not self.options.uri.startswith(SQLITE):
-            return None, None
-        return folder_for(Path(self.options.uri.removeprefix(SQLITE)), self.options.local_store)
 
     def _start_again(self, last: bool) -> None:
         """The database was deleted or replaced. MLflow keeps its connections to the old one, and cannot be made to drop them."""
@@ -210,7 +262,7 @@ class Loop:
 
     def _print_addresses(self, follower: "Follower") -> None:
         uri = self.options.uri
-        look = uri if uri.startswith("http") else shlex.join([sys.executable, str(SHOW_RUNS), "--uri", uri])
+        look = uri if uri.startswith("http") else shlex.join([sys.executable, str(TOOLS / "show_runs.py"), "--uri", uri])
         print(f"MLflow is up to date with {len(follower.runs())} runs. Look at them: {look}")
         print(*follower.addresses(self.options.ui), sep="\n")
 

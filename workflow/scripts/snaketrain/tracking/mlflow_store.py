@@ -5,29 +5,14 @@ import json
 import logging
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-# MLflow reads these when it is imported; with its defaults a server that hangs blocks one call for ten minutes
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would print two lines for every run
-
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import (
-    Dataset,
-    DatasetInput,
-    InputTag,
-    LoggedModel,
-    Metric,
-    Param,
-    Run,
-    RunTag,
-    ViewType,
-)  # fmt: skip
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModel, Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH as ARTIFACTS
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
@@ -35,18 +20,17 @@ from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS as LOGGED_ARTIFACTS
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.ownership import Lease
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.tracking.limits import LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG, allowed, cut, folder_name, milliseconds, rounded
+from snaketrain.tracking import tracked
 from snaketrain.tracking.local_database import SQLITE
-from snaketrain.tracking.tracked import Point
+from snaketrain.tracking.tracked import LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG, Point, allowed, cut, five_digits, folder_name, milliseconds
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 RUN_KEY, PARENT, NOTE = "pipeline.run_key", "mlflow.parentRunId", "mlflow.note.content"
-TEXTS, LONGEST_TEXT_BYTES = (
-    (".json", ".csv", ".txt", ".diff", ".html", ".py", ".log", ".jsonl"),
-    20_000_000,
-)  # may contain a password
+TEXTS = (".json", ".csv", ".txt", ".diff", ".html", ".py", ".log", ".jsonl")  # may contain a password
+LONGEST_TEXT_BYTES = 20_000_000
 TAIL_BYTES = 100_000
 
 
@@ -76,11 +60,13 @@ class Store:
         for name in ("mlflow", "alembic"):  # they log every table they create; errors reach us as exceptions
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self.uri, self.check = uri, check
-        self.artifacts = artifacts or Path(uri.removeprefix(SQLITE)).parent / "mlartifacts"
+        self.database = Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+        self.artifacts = artifacts or (self.database and self.database.parent / "mlartifacts")
         mlflow.set_tracking_uri(uri)  # functions of the module `mlflow` use it as well
-        with exclusive(uri):
-            if uri.startswith(SQLITE):
-                create(Path(uri.removeprefix(SQLITE)))
+        # one process at a time: MLflow creates the tables when a database is first opened, and two processes at once would break it
+        with Lease(Path(f"{self.database}.lease")).held() if self.database else contextlib.nullcontext():
+            if self.database:
+                create(self.database)
             self._client = MlflowClient(uri)
             self._client.search_experiments(max_results=1)
         self._experiments: dict[str, str] = {}
@@ -104,7 +90,7 @@ class Store:
 
     def _file(self) -> tuple[int, int] | None:
         with contextlib.suppress(OSError):
-            found = os.stat(self.uri.removeprefix(SQLITE)) if self.uri.startswith(SQLITE) else None
+            found = self.database.stat() if self.database else None
             return found and (found.st_dev, found.st_ino)
         return None
 
@@ -126,43 +112,23 @@ class Store:
             found = self.client.get_experiment_by_name(name)
             if found and found.lifecycle_stage == "deleted":
                 raise ExperimentDeleted(name, found.experiment_id, self.uri)
-            place = None
-            if self.uri.startswith(SQLITE):  # MLflow would put artifacts below the current folder
-                place = location(self.artifacts / folder_name(name))
+            # MLflow would put the artifacts of a database below the current folder
+            place = location(self.artifacts / folder_name(name)) if self.artifacts else None
             self._experiments[name] = found.experiment_id if found else self.client.create_experiment(name, artifact_location=place)
         return self._experiments[name]
 
-    def knows(self, key: str) -> bool:
-        """Whether the run with this key was looked up already."""
-        return key in self._runs
-
-    def run(self, experiment: str, key: str, name: str, started: float, tags: dict[str, str], former: str | None = None) -> str | None:
-        """The id of the run with this key, created if there is none; None if a user has deleted it, which is respected.
-
-        `former`: the key it had in an earlier version.
-        """
+    def run(self, experiment: str, key: str, name: str, started: float, tags: dict[str, str]) -> str | None:
+        """The id of the run with this key, created if there is none; None if a user has deleted it, which is respected."""
         key = key[:LONGEST_TAG]
         if key not in self._runs:
-            tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
-            found = self.with_key(experiment, key) or (self._adopted(experiment, former, name, tags) if former else [])
+            where = [self.experiment(experiment)]
+            found = self.client.search_runs(where, f"tags.`{RUN_KEY}` = '{key}'", ViewType.ALL, order_by=["attributes.start_time ASC"])
             alive = [run for run in found if run.info.lifecycle_stage == "active"]
             if not found:
-                alive = [self.client.create_run(self.experiment(experiment), milliseconds(started), tags, hidden(name))]
+                tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
+                alive = [self.client.create_run(where[0], milliseconds(started), tags, hidden(name))]
             self._runs[key] = alive[0].info.run_id if alive else None
         return self._runs[key]
-
-    def with_key(self, experiment: str, key: str) -> list[Run]:
-        """The runs with this key, deleted ones included."""
-        where = [self.experiment(experiment)]
-        return list(self.client.search_runs(where, f"tags.`{RUN_KEY}` = '{key}'", ViewType.ALL, order_by=["attributes.start_time ASC"]))
-
-    def _adopted(self, experiment: str, former: str, name: str, tags: dict[str, str]) -> list[Run]:
-        """The run with the former key, which is replaced by the new one; none if it is ambiguous."""
-        found = self.with_key(experiment, former)
-        same = len(found) == 1 and found[0].info.run_name == hidden(name) and found[0].data.tags.get(PARENT) == tags.get(PARENT)
-        if same and found[0].info.lifecycle_stage == "active":
-            self.client.set_tag(found[0].info.run_id, RUN_KEY, tags[RUN_KEY])
-        return found if same else []
 
     def get(self, run_id: str) -> Run:
         return self.client.get_run(run_id)
@@ -185,7 +151,7 @@ class Store:
     def points(self, run_id: str, points: list[Point], model: OfModel = NO_MODEL) -> None:
         """Points are (name, value, time, step); MLflow stores identical ones once. With a model, they belong to the model too."""
         metrics = [
-            Metric(allowed(name), rounded(name, value), milliseconds(time), step, model.model_id, model.dataset, model.digest)
+            Metric(allowed(name), five_digits(name, value), milliseconds(time), step, model.model_id, model.dataset, model.digest)
             for name, value, time, step in points
         ]
         for start in range(0, len(metrics), METRICS_AT_ONCE):
@@ -200,7 +166,6 @@ class Store:
         return same[0] if same else self.client.create_logged_model(where, name, run_id, tags, params)
 
     def status(self, run_id: str, status: str, time: float) -> None:
-        """Set it to running, or end it at that time."""
         if status != "RUNNING":
             self.client.set_terminated(run_id, status, milliseconds(time))
         elif self.get(run_id).info.status != "RUNNING":
@@ -227,7 +192,6 @@ class Store:
             self.tags(run_id, {LOGGED_ARTIFACTS: json.dumps([*tables, entry])})
 
     def tail(self, run_id: str, file: Path, folder: str) -> None:
-        """The end of a log."""
         with open(file, "rb") as log:
             log.seek(max(0, file.stat().st_size - TAIL_BYTES))
             text = log.read().decode(errors="replace")
@@ -239,16 +203,6 @@ def location(folder: Path) -> str:
     return folder.absolute().as_uri() if set(str(folder)) & set("%#?") else str(folder)
 
 
-@contextlib.contextmanager
-def exclusive(uri: str) -> Iterator[None]:
-    """One process at a time: MLflow creates the tables when a database is first opened, and two processes at once would break it."""
-    if not uri.startswith(SQLITE):
-        yield
-        return
-    with Lease(Path(f"{uri.removeprefix(SQLITE)}.lease")).held():
-        yield
-
-
 def create(database: Path) -> None:
     """Create the tables in another file, then rename it: MLflow cannot open a database whose creation was interrupted."""
     if database.exists():
@@ -258,3 +212,32 @@ def create(database: Path) -> None:
     place = Path(ARTIFACTS).absolute().as_uri()  # contains no quotes: MLflow pastes it into an SQL statement
     SqlAlchemyStore(f"{SQLITE}{beside}", place).engine.dispose()  # type: ignore[no-untyped-call]  # MLflow's
     os.replace(beside, database)
+
+
+WORKSPACE = ".workspace.json"
+
+
+def workspace_id(results: Path) -> str:
+    """A random id, kept with the results, so that it stays when they are moved or mounted elsewhere."""
+    path = results / WORKSPACE
+    if not path.exists():
+        drawn = results / f"{WORKSPACE}.{os.getpid()}"
+        write_checked(drawn, {"id": uuid.uuid4().hex[:16], "about": "identifies the runs of these results in MLflow"})
+        with contextlib.suppress(FileExistsError):  # another process was faster; its id counts
+            os.link(drawn, path)
+        drawn.unlink()
+    if not (found := tracked.read_json(path)) or "id" not in found:
+        raise ValueError(
+            f"{path}: was changed after it was written. Put a copy of it back, or delete it: then MLflow shows each run once more"
+        )
+    return str(found["id"])
+
+
+def run_key(results: Path, stage: str, identity: str, run: str | None = None) -> str:
+    return ":".join([stage, workspace_id(results), *([run] if run else []), identity])
+
+
+def training_run(results: Path, run: JsonObject, store: Store) -> str | None:
+    """The id of a training's run in MLflow, created if there is none; None if a user has deleted it."""
+    key = run_key(results, "train", run["identity"], run["run"])
+    return store.run(tracked.experiment_of(run), key, run["run"], run["started"], {})

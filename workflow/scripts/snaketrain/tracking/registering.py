@@ -1,25 +1,29 @@
 """Registers the best model of a run with MLflow, which can serve it, if it beats the models registered before."""
 
 import json
+import logging
+import shutil
 import tempfile
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 
+import mlflow
 from mlflow.entities import LoggedModelOutput, LoggedModelStatus
-from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
+from mlflow.models import Model
+from mlflow.types import ColSpec, Schema
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 from snaketrain.labels import label_kinds
-from snaketrain.runtime.manifests import Manifest, read_manifest, read_result, write_checked
+from snaketrain.runtime.manifests import read_manifest, read_result, write_checked, write_json
 from snaketrain.runtime.stages import by_key
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tracking import tracked
-from snaketrain.tracking.configurations import short_name
-from snaketrain.tracking.limits import LONGEST_TAG, allowed_model_name, cut
-from snaketrain.tracking.mlflow_store import OfModel, Store
-from snaketrain.tracking.run_keys import training_run
+from snaketrain.tracking.mlflow_store import OfModel, Store, training_run
 from snaketrain.tracking.stage_results import Evaluated
+from snaketrain.tracking.tracked import LONGEST_TAG, allowed_model_name, cut
+from snaketrain.tracking.views import short_name
 
 # --- Which model gets the alias `champion`: decided by the selection metric alone, and only among models of the same data.
 
@@ -94,10 +98,8 @@ def register(folder: Path, store: Store) -> Decision:
 
 
 def contender_of(folder: Path) -> Contender:
-    run, selection = (
-        tracked.finished_json(folder / "training/run.json"),
-        read_result(read_manifest(folder / "selection/manifest.json"), "selection.json"),
-    )
+    run = tracked.finished_json(folder / "training/run.json")
+    selection = read_result(read_manifest(folder / "selection/manifest.json"), "selection.json")
     found = Evaluated.read(folder)
     value = selection["winner"]["value"] if found is None or found.value is None else found.value
     return Contender(run["run"], value, selection["metric"], selection["mode"], run["data"]["content"])
@@ -133,25 +135,21 @@ def is_servable(folder: Path) -> bool:
     return kind is not None and kind.served and weights and (model / "config.json").is_file() and (model / "tokenizer.json").is_file()
 
 
-def has_pairs(prepared: Manifest) -> bool:
-    return len(by_key(prepared.settings).get("data.text") or ()) == 2
-
-
 def registry_name(run: JsonObject) -> str:
     """One name for all models of an experiment on the same data set, also when its content changes."""
-    return allowed_model_name(f"{run.get('experiment') or 'snaketrain'}-{run['data']['name']}")
+    return allowed_model_name(f"{tracked.experiment_of(run)}-{run['data']['name']}")
 
 
 def registered(store: Store, name: str) -> tuple[list[Contender], Contender | None]:
-    """All models registered under a name, and the champion."""
-    found = {version.version: contender(version.tags) for version in store.client.search_model_versions(f"name = '{name}'")}
+    found = [contender(version.tags) for version in store.client.search_model_versions(f"name = '{name}'")]
     try:
         champion = store.client.get_model_version_by_alias(name, ALIAS)
     except MlflowException as error:
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):  # there is none
             raise
         champion = None
-    return [one for one in found.values() if one], contender(champion.tags) or of_unknown_origin(champion) if champion else None
+    of_unknown_origin = Contender(f"version {champion.version}", float("nan"), "unknown", "max", "unknown") if champion else None
+    return [one for one in found if one], contender(champion.tags) or of_unknown_origin if champion else None
 
 
 def contender(tags: dict[str, str]) -> Contender | None:
@@ -161,10 +159,6 @@ def contender(tags: dict[str, str]) -> Contender | None:
     except KeyError:
         return None
     return Contender(run, float(value), metric, mode, data)
-
-
-def of_unknown_origin(version: ModelVersion) -> Contender:
-    return Contender(f"version {version.version}", float("nan"), "unknown", "max", "unknown")
 
 
 def register_model(model_id: str, name: str, run_id: str, why: str, store: Store) -> str:
@@ -178,17 +172,15 @@ def register_model(model_id: str, name: str, run_id: str, why: str, store: Store
 
 def log_model(folder: Path, run: JsonObject, run_id: str, store: Store) -> str:
     """The id of the run's best model in MLflow, saved there with everything that serving needs."""
-    experiment, winner = run.get("experiment") or "snaketrain", tracked.finished_json(folder / "selection/selection.json")["winner"]
+    experiment, winner = tracked.experiment_of(run), tracked.finished_json(folder / "selection/selection.json")["winner"]
     name = allowed_model_name(f"{short_name(run['run'])}-step-{winner['step']}")
     tags = {"pipeline.data": str(run["data"]["content"]), "pipeline.content": read_manifest(folder / "selection/manifest.json").content}
     found = store.model(experiment, run_id, name, tracked.params(run["settings"]), tags)
     if found.status != LoggedModelStatus.READY:
-        from snaketrain.tracking.saved_models import save  # loads transformers, which the follower does not need
-
         prepared = tracked.prepared(run, folder.resolve().parents[1])
         longest = prepared.facts.get("max_length") if prepared else None
+        pairs = prepared is not None and len(by_key(prepared.settings).get("data.text") or ()) == 2
         with tempfile.TemporaryDirectory() as temporary:
-            pairs = prepared is not None and has_pairs(prepared)
             save(folder / "selection/model", Path(temporary, "saved"), longest, pairs, name, found.model_id)
             store.client.log_model_artifacts(found.model_id, f"{temporary}/saved")
         store.client.finalize_logged_model(found.model_id, LoggedModelStatus.READY)
@@ -199,3 +191,61 @@ def log_model(folder: Path, run: JsonObject, run_id: str, store: Store) -> str:
         data = tracked.dataset(run, None)
         store.points(run_id, results.points(), OfModel(found.model_id, data["name"], data["digest"]))
     return str(found.model_id)
+
+
+# --- The model as a folder in MLflow's format: as a plain function of texts, and as a transformers pipeline, with one copy of the weights.
+
+EXAMPLE: Json = ["a touching film"]
+EXAMPLE_OF_PAIRS: Json = [{"text": "a touching film", "text_pair": "it moved me"}]
+REQUIRED = ("mlflow", "torch", "transformers", "tokenizers", "safetensors", "numpy")
+ANSWERS = Schema([ColSpec("string", "label"), ColSpec("double", "score")])
+FILES = "model"  # the folder of the weights, among the artifacts
+
+
+def save(model: Path, folder: Path, longest: int | None, pairs: bool, name: str, model_id: str) -> None:
+    """`model`: a folder as `save_pretrained` writes it; `longest`: the number of tokens to which texts, or `pairs` of them, are cut."""
+    logging.getLogger("mlflow").setLevel(logging.ERROR)
+    files = folder.parent / FILES
+    shutil.copytree(model, files, ignore=shutil.ignore_patterns("*.pt"))  # only training needs these
+    mlflow.pyfunc.save_model(
+        folder,
+        python_model=str(Path(__file__).with_name("served_classifier.py")),
+        artifacts={"model": str(files)},
+        pip_requirements=[f"{package}=={metadata.version(package).partition('+')[0]}" for package in REQUIRED],  # inferring takes long
+        model_config={"max_length": longest, "pairs": pairs},
+    )
+    described = Model.load(folder)
+    described.model_id = model_id
+    described.signature.outputs = ANSWERS  # in place: another signature would forget that its inputs are those of the type hint
+    add_pipeline(described, folder, name)
+    add_example(described, folder, EXAMPLE_OF_PAIRS if pairs else EXAMPLE)
+    described.save(folder / "MLmodel")
+
+
+def add_pipeline(described: Model, folder: Path, name: str) -> None:
+    """So that `mlflow.transformers.load_model` loads it too."""
+    import transformers  # takes seconds, and the follower does not need it
+
+    files = folder / "artifacts" / FILES
+    tokenizer = transformers.AutoTokenizer.from_pretrained(files, local_files_only=True)
+    tokenizer.save_pretrained(folder / "components/tokenizer")
+    described.add_flavor(
+        mlflow.transformers.FLAVOR_NAME,
+        transformers_version=transformers.__version__,
+        code=None,
+        task="text-classification",
+        instance_type="TextClassificationPipeline",
+        pipeline_model_type=tracked.finished_json(files / "config.json")["architectures"][0],
+        source_model_name=name,
+        model_binary=str(files.relative_to(folder)),
+        components=["tokenizer"],
+        tokenizer_type=type(tokenizer).__name__,
+    )
+
+
+def add_example(described: Model, folder: Path, example: Json) -> None:
+    """What `save_model` does with an example, except that it would load the model and predict first, which takes many times as long."""
+    kept = {"artifact_path": "input_example.json", "serving_input_path": "serving_input_example.json"}
+    for name, content in zip(kept.values(), (example, {"inputs": example}), strict=True):
+        write_json(folder / name, content)
+    described.saved_input_example_info = {"type": "json_object", **kept}

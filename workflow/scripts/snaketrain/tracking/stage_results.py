@@ -1,82 +1,61 @@
-"""The results of selection and evaluation: on the training's run, and as a child run for each."""
+"""The results of the stages: a run in MLflow for each, those of selection and evaluation also on the run of their training."""
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from snaketrain.evaluation.comparing import standing
 from snaketrain.runtime.manifests import Manifest, write_checked
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked
-from snaketrain.tracking.limits import allowed
-from snaketrain.tracking.mlflow_store import NOTE, PARENT, ExperimentDeleted, Store
-from snaketrain.tracking.run_keys import former_key, run_key
-from snaketrain.tracking.sent import Sent
+from snaketrain.tracking.local_database import stamp_of
+from snaketrain.tracking.mlflow_store import NOTE, PARENT, ExperimentDeleted, Store, run_key
+from snaketrain.tracking.tracked import Point, allowed
 
-# --- Runs in MLflow that belong to several trainings: the preparation of their data, and their comparison.
+# --- What MLflow already knows about a run, kept beside it. If it is lost, everything is sent again.
+
+STATE = ".mlflow.json"
 
 
-class SharedRuns:
-    """They have experiments of their own, so that the rows of the trainings' experiment are all trainings."""
+@dataclass
+class Sent:
+    uri: str
+    run_id: str
+    offset: int = 0  # in the journal
+    high_water: dict[str, int] = field(default_factory=dict)
+    standing: JsonObject | None = None
+    status: str | None = None
+    done: dict[str, str] = field(default_factory=dict)  # by what is sent once: a digest of its content
 
-    def __init__(self, results: Path, store: Store):
-        self.results, self.store = results, store
-        self._data: dict[str, str | None] = {}
-        self.deleted: ExperimentDeleted | None = None  # the experiment of the data
+    @classmethod
+    def read(cls, training: Path, uri: str, run_id: str) -> "Sent":
+        """Empty if the file is about another run or database, or was written by another version of this code."""
+        try:
+            sent = cls(**(tracked.read_json(training / STATE) or {}))
+        except TypeError:
+            return cls(uri, run_id)
+        journal = training / "journal.jsonl"
+        shrunk = sent.offset > (journal.stat().st_size if journal.is_file() else 0)
+        foreign = (sent.uri, sent.run_id) != (uri, run_id)
+        old = sent.standing is not None and sent.standing.keys() != standing([]).keys()
+        return cls(uri, run_id) if shrunk or foreign or old else sent
 
-    def forget(self) -> None:
-        self._data.clear()
-        self.deleted = None
+    def write(self, training: Path) -> None:
+        write_checked(training / STATE, asdict(self))
 
-    def data(self, run: JsonObject, experiment: str) -> tuple[Manifest | None, str | None]:
-        """The data that a training read, and the MLflow run of its preparation."""
-        prepared = tracked.prepared(run, self.results)
-        if prepared is None:
-            return None, None
-        if prepared.path not in self._data:
-            points = tracked.data_points(prepared.facts, prepared.finished)
-            tags = {"pipeline.stage": "prepare", "pipeline.data": prepared.content}
-            try:
-                self._data[prepared.path] = self._stage_run(prepared, experiment, prepared.folder.name, tags, points, ["report.json"])
-            except ExperimentDeleted as error:  # trainings are recorded nevertheless
-                self.deleted = error
-                return prepared, None
-        return prepared, self._data[prepared.path]
 
-    def comparison(self) -> None:
-        """The latest comparison, with its page."""
-        made = tracked.manifest(self.results / "comparison/manifest.json")
-        if made is None or not (names := made.facts.get("runs")):
-            return
-        if first := tracked.read_json(self.results / "runs" / names[0] / "training/run.json"):
-            experiment = f"{first.get('experiment') or 'snaketrain'}-comparisons"
-            tags = {"pipeline.stage": "compare", NOTE: made.facts.get("verdict", "")}
-            points = [("runs", float(len(names)), made.finished, 0)]
-            self._stage_run(made, experiment, f"{len(names)} runs", tags, points, list(made.files))
+def has_ended(training: Path, sent: JsonObject) -> bool:
+    """Whether the journal says so and was read to its end."""
+    journal = training / "journal.jsonl"
+    heard_all = journal.is_file() and journal.stat().st_size <= sent.get("offset", 0)
+    return heard_all and (sent.get("standing") or {}).get("status", "RUNNING") != "RUNNING"
 
-    def _stage_run(
-        self, made: Manifest, experiment: str, name: str, tags: dict[str, str], points: list[tracked.Point], files: list[str]
-    ) -> str | None:
-        """The run of a stage; its content is sent once."""
-        sent = tracked.read_json(made.folder / ".mlflow.json") or {}
-        stage = tags["pipeline.stage"]
-        key, former = run_key(self.results, stage, made.identity), former_key(stage, made.identity)
-        run_id = self.store.run(experiment, key, name, made.started, tags, former)
-        current = {"uri": self.store.uri, "run_id": run_id, "content": made.content}
-        if run_id and sent != current:
-            self.store.params(run_id, tracked.params(made.settings))
-            self.store.points(run_id, points)
-            for file in files:
-                self.store.artifact(run_id, made.folder / file)
-            self.store.status(run_id, "FINISHED", made.finished)
-            self.store.check()
-            write_checked(made.folder / ".mlflow.json", current)
-        return run_id
 
+# --- What the stages of a run have written.
 
 SPLITS = ("dev", "test")
 RESULT = re.compile(r"(?:dev|test(?:\.(?P<set>.+))?)/[^/]+")  # the name of a metric of the selected checkpoint
-Files = list[tuple[Path, str]]  # and the folder of each among the artifacts
 
 
 @dataclass(frozen=True)
@@ -111,7 +90,7 @@ class Evaluated:
             found = dev.get("metrics", {}).get(self.selection["metric"])
         return found
 
-    def points(self) -> list[tracked.Point]:
+    def points(self) -> list[Point]:
         """The metrics of the selected checkpoint on all splits."""
         found = tracked.selected(self.selection, self.selected.finished)
         if self.evaluated:
@@ -119,7 +98,7 @@ class Evaluated:
                 found += tracked.scores(split, results, self.selection, self.evaluated.finished)
         return found
 
-    def points_on(self, name: str) -> list[tracked.Point]:
+    def points_on(self, name: str) -> list[Point]:
         """The metrics of the selected checkpoint on an evaluation set, and of all kept checkpoints, if they were evaluated."""
         made = self.sets[name]
         results = tracked.result(made, f"{name}_results.json") or {}
@@ -142,13 +121,104 @@ class Evaluated:
         return {split: tracked.result(evaluated, f"{split}_results.json") or {} for split in SPLITS}
 
 
-class StageResults:
+# --- A run in MLflow for each stage.
+
+OF_A_RUN = {"selection": "select", "evaluation": "evaluate", "predictions": "predict"}  # folder -> stage
+SHARED = ("raw", "models", "inputs", "sets")  # folders of what is fetched, and of prepared evaluation sets
+CONTENT = "pipeline.content"  # a tag: what later stages have as the param `inputs.<role>`
+SUMMARIES, LARGEST_BYTES = (".json", ".png", ".html"), 1_000_000
+
+
+class StageRuns:
+    """Stages that several trainings share have experiments of their own, so that the rows of the trainings' experiment are all trainings."""
+
     def __init__(self, results: Path, store: Store):
         self.results, self.store = results, store
+        self._data: dict[str, str | None] = {}
+        self._sent: dict[Path, list[int]] = {}  # manifests of SHARED, as they were
+        self._data_experiment: str | None = None
+        self.deleted: ExperimentDeleted | None = None  # the experiment of the data
 
-    def send(self, found: Evaluated, training: Path, run: JsonObject, experiment: str, sent: Sent) -> None:
+    def forget(self) -> None:
+        self._data.clear()
+        self._sent.clear()
+        self.deleted = None
+
+    def data(self, run: JsonObject, experiment: str) -> tuple[Manifest | None, str | None]:
+        """The data that a training read, and the MLflow run of its preparation."""
+        self._data_experiment = self._data_experiment or experiment
+        prepared = tracked.prepared(run, self.results)
+        if prepared is None:
+            return None, None
+        if prepared.path not in self._data:
+            points = tracked.data_points(prepared.facts, prepared.finished)
+            tags = {"pipeline.stage": "prepare", "pipeline.data": prepared.content}
+            files = [prepared.folder / name for name in ("report.json", "manifest.json")]
+            try:
+                self._data[prepared.path] = self._shared_run(prepared, experiment, prepared.folder.name, tags, points, files)
+            except ExperimentDeleted as error:  # trainings are recorded nevertheless
+                self.deleted = error
+                return prepared, None
+        return prepared, self._data[prepared.path]
+
+    def shared(self) -> list[Path]:
+        """Manifests of stages that no training leads to directly."""
+        return sorted(path for folder in SHARED for path in self.results.glob(f"{folder}/*/manifest.json"))
+
+    def update_shared(self, path: Path) -> None:
+        """Update the run of one of them, beside that of the first training's data; before there is a training, it has no experiment."""
+        state = stamp_of(path)
+        if state is None or state == self._sent.get(path) or self._data_experiment is None or not (made := tracked.manifest(path)):
+            return
+        points = [("files", float(len(made.files)), made.finished, 0)]
+        name, files = f"{made.stage} {path.parent.name}", summaries(made)
+        try:
+            self._shared_run(made, self._data_experiment, name, {"pipeline.stage": made.stage}, points, files, path.parent.name)
+            self._sent[path] = state
+        except ExperimentDeleted as error:
+            self.deleted = error
+
+    def comparison(self) -> None:
+        """The latest comparison, with its page."""
+        made = tracked.manifest(self.results / "comparison/manifest.json")
+        if made is None or not (names := made.facts.get("runs")):
+            return
+        if first := tracked.read_json(self.results / "runs" / names[0] / "training/run.json"):
+            tags = {"pipeline.stage": "compare", NOTE: made.facts.get("verdict", "")}
+            points = [("runs", float(len(names)), made.finished, 0)]
+            files = [made.folder / name for name in ("manifest.json", *made.files)]
+            self._shared_run(made, f"{tracked.experiment_of(first)}-comparisons", f"{len(names)} runs", tags, points, files)
+
+    def _shared_run(
+        self,
+        made: Manifest,
+        experiment: str,
+        name: str,
+        tags: dict[str, str],
+        points: list[Point],
+        files: list[Path],
+        of: str | None = None,
+    ) -> str | None:
+        """The run of a stage; its content is sent once. `of`: what else than its identity tells it from others of its stage."""
+        sent = tracked.read_json(made.folder / STATE) or {}
+        key = run_key(self.results, tags["pipeline.stage"], made.identity, of)
+        run_id = self.store.run(experiment, key, name, made.started, tags)
+        current = {"uri": self.store.uri, "run_id": run_id, "content": made.content}
+        if run_id and sent != current:
+            self._finish(run_id, made, points, files)
+            self.store.check()
+            write_checked(made.folder / STATE, current)
+        return run_id
+
+    def send(self, found: Evaluated, training: Path, run: JsonObject, sent: Sent) -> None:
+        """The stages after a training: each on the training's run, and as a child run."""
+        of_sets = {f"set {name}": made for name, made in found.sets.items()}
+        stages = {"selection": found.selected} | of_sets | {"evaluation": found.evaluated, "predictions": found.predicted}
         before = dict(sent.done)
-        self._send_new(found, training, run, experiment, sent)
+        for name, made in stages.items():
+            if made and sent.done.get(name) != (token := f"{made.identity} {made.content}"):
+                self._send(name, made, found, training, run, sent)
+                sent.done[name] = token
         if sent.done != before:
             self._withdraw(found, sent.run_id)
 
@@ -161,53 +231,41 @@ class StageResults:
         if "test/accuracy" in old:
             self.store.tags(run_id, {tracked.INTERVAL: ""})
 
-    def _send_new(self, found: Evaluated, training: Path, run: JsonObject, experiment: str, sent: Sent) -> None:
-        if sent.done.get("selection") != (token := f"{found.selected.identity} {found.selected.content}"):
-            files = [(training / "manifest.json", "training"), (training.parent / "selection/selection.json", "selection")]
-            points = tracked.selected(found.selection, found.selected.finished)
-            self._finish(run, experiment, sent, found.selected, ("select", "selection"), points, files)
-            sent.done["selection"] = token
-        for name, on_set in found.sets.items():
-            if sent.done.get(f"set {name}") != (token := f"{on_set.identity} {on_set.content}"):
-                files = [(on_set.folder / file, f"evaluation/{name}") for file in ("manifest.json", *on_set.files)]
-                stage = (f"evaluate.{name}", f"evaluation on {name}")
-                self._finish(run, experiment, sent, on_set, stage, found.points_on(name), files)
-                sent.done[f"set {name}"] = token
-        if (made := found.evaluated) and sent.done.get("evaluation") != (token := f"{made.identity} {made.content}"):
-            self._send_evaluation(found, made, training, run, experiment, sent)
-            sent.done["evaluation"] = token
-        if (made := found.predicted) and sent.done.get("predictions") != (token := f"{made.identity} {made.content}"):
-            self._finish(
-                run, experiment, sent, made, ("predict", "predictions"), [], [(made.file(name), "predictions") for name in made.files]
-            )
-            sent.done["predictions"] = token
-
-    def _send_evaluation(self, found: Evaluated, made: Manifest, training: Path, run: JsonObject, experiment: str, sent: Sent) -> None:
-        files = [(file, "evaluation") for file in sorted(made.folder.iterdir()) if file.suffix in (".json", ".csv", ".png")]
-        if run.get("data"):
-            files.append((Path(run["data"]["path"]).parent / "report.json", "data"))
-        self._finish(run, experiment, sent, made, ("evaluate", "evaluation"), found.points(), files)
-        self.store.tags(sent.run_id, tracked.interval(found.by_split(made)["test"]))
-
-    def _finish(
-        self,
-        run: JsonObject,
-        experiment: str,
-        sent: Sent,
-        made: Manifest,
-        stage: tuple[str, str],
-        points: list[tracked.Point],
-        files: Files,
-    ) -> None:
-        """`stage`: its name in keys and tags, and in the child run's name."""
+    def _send(self, name: str, made: Manifest, found: Evaluated, training: Path, run: JsonObject, sent: Sent) -> None:
+        points: list[Point] = []
+        stage, title, place, files = OF_A_RUN.get(name, ""), name, name, [made.folder / file for file in made.files]
+        if name == "selection":
+            points, files = tracked.selected(found.selection, made.finished), [made.folder / "selection.json"]
+            self.store.artifact(sent.run_id, training / "manifest.json", "training")
+            self.store.tags(sent.run_id, {CONTENT: made.inputs["training"]})
+        elif name == "evaluation":
+            points, files = found.points(), [file for file in sorted(made.folder.iterdir()) if file.suffix in (".json", ".csv", ".png")]
+            if run.get("data"):
+                self.store.artifact(sent.run_id, Path(run["data"]["path"]).parent / "report.json", "data")
+            self.store.tags(sent.run_id, tracked.interval(found.by_split(made)["test"]))
+        elif not stage:
+            on_set = name.removeprefix("set ")
+            stage, title, place = f"evaluate.{on_set}", f"evaluation on {on_set}", f"evaluation/{on_set}"
+            points, files = found.points_on(on_set), [made.folder / "manifest.json", *files]
         self.store.points(sent.run_id, points)
-        for file, place in files:
+        for file in files:
             self.store.artifact(sent.run_id, file, place)
-        key, former = run_key(self.results, stage[0], made.identity, run["run"]), former_key(stage[0], made.identity)
         reasons = tracked.read_json(self.results / "runs" / run["run"] / "reasons.json") or {}
-        tags = {PARENT: sent.run_id, "pipeline.stage": stage[0]} | tracked.reason(reasons, made.stage)
-        child = self.store.run(experiment, key, f"{run['run']} {stage[1]}", made.started, tags, former)
-        if child:
-            self.store.params(child, tracked.params(made.settings))
-            self.store.points(child, points)
-            self.store.status(child, "FINISHED", made.finished)
+        tags = {PARENT: sent.run_id, "pipeline.stage": stage} | tracked.reason(reasons, made.stage)
+        key = run_key(self.results, stage, made.identity, run["run"])
+        if child := self.store.run(tracked.experiment_of(run), key, f"{run['run']} {title}", made.started, tags):
+            self._finish(child, made, points, summaries(made))
+
+    def _finish(self, run_id: str, made: Manifest, points: list[Point], files: list[Path]) -> None:
+        self.store.params(run_id, tracked.deciding(made))
+        self.store.tags(run_id, {CONTENT: made.content})
+        self.store.points(run_id, points)
+        for file in files:
+            self.store.artifact(run_id, file)
+        self.store.status(run_id, "FINISHED", made.finished)
+
+
+def summaries(made: Manifest) -> list[Path]:
+    """The small files that say what a stage did: no data, weights or predictions."""
+    names = ["manifest.json", *(name for name in made.files if "/" not in name and name.endswith(SUMMARIES))]
+    return [path for path in (made.folder / name for name in names) if path.is_file() and path.stat().st_size <= LARGEST_BYTES]

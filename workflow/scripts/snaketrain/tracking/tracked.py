@@ -1,20 +1,57 @@
-"""What MLflow shows of a run, read from its files: params, tags, roll-ups, notes, the description of the data set."""
+"""What MLflow shows of a run, read from its files: params, tags, roll-ups, notes, the description of the data set; within what it accepts."""
 
 import functools
 import json
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from snaketrain.evaluation.comparing import baseline
 from snaketrain.labels import label_kinds
 from snaketrain.runtime import strict_json
+from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import Event
-from snaketrain.runtime.manifests import Manifest, read_result
+from snaketrain.runtime.manifests import Manifest, digest, read_result
 from snaketrain.runtime.stages import by_key
 from snaketrain.runtime.strict_json import JsonObject, rounded
-from snaketrain.tracking.limits import LONGEST_TAG, cut
+
+# --- What MLflow accepts: names and texts of limited length, here without passwords, and numbers with as many digits as one reads.
+
+LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
+EXACT = ("train/loss",)  # the extra `reproduce` compares them bit for bit
+
+
+def cut(value: object, longest: int) -> str:
+    """A text without passwords, cut to a length that MLflow accepts."""
+    text = hidden(str(value))
+    return text if len(text) <= longest else text[: longest - 6] + " … cut"
+
+
+def five_digits(name: str, value: float) -> float:
+    """A metric to five significant digits; whole numbers are exact."""
+    return value if name in EXACT or value.is_integer() else float(f"{value:.5g}")
+
+
+def allowed(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)[:LONGEST_KEY]
+
+
+def allowed_model_name(name: str) -> str:
+    """A model's name with characters that MLflow allows and that are safe in an address."""
+    return "".join(c if c.isalnum() or c in "_-" else "-" for c in name)[:LONGEST_KEY]
+
+
+def folder_name(experiment: str) -> str:
+    """A folder name for an experiment, whose own name may contain characters that a path must not."""
+    plain = re.sub(r"[^A-Za-z0-9._=+-]", "-", experiment).lstrip(".")[:80]
+    return plain if plain and plain == experiment else f"{plain}-{digest(experiment)[:8]}"
+
+
+def milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
 
 # --- Addresses of MLflow's pages.
 #
@@ -56,7 +93,6 @@ def read_json(path: Path) -> JsonObject | None:
 
 
 def finished_json(path: Path) -> JsonObject:
-    """The file of a stage that has finished."""
     content = read_json(path)
     if content is None:
         raise ValueError(f"{path}: missing or damaged")
@@ -95,6 +131,16 @@ def params(strings: list[str]) -> dict[str, str]:
     """Settings as MLflow shows them: text without quotes, everything else as JSON. Those that are null or empty are only in run.json."""
     given = {key: value for key, value in by_key(strings).items() if value not in (None, "", [], {})}
     return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in given.items()}
+
+
+def deciding(made: Manifest) -> dict[str, str]:
+    """What the result of a stage follows from: its settings, the digests of what it read, and one of all this with the code."""
+    inputs = {allowed(f"inputs.{role}"): content for role, content in made.inputs.items()}
+    return params(made.settings) | inputs | {"identity": made.identity}
+
+
+def experiment_of(run: JsonObject) -> str:
+    return run.get("experiment") or "snaketrain"
 
 
 def tags(run: JsonObject) -> dict[str, str]:
@@ -223,9 +269,8 @@ def dataset(run: JsonObject, prepared: Manifest | None) -> dict[str, str]:
 def schema(facts: JsonObject) -> JsonObject:
     """The schema of an example: a text and its label, or the fields of a dataset class."""
     if "datasets" in facts:
-        fields: JsonObject = next(
-            (split["fields"] for split in facts["splits"].values() if "fields" in split), {}
-        )  # empty splits have none
+        of_splits = (split["fields"] for split in facts["splits"].values() if "fields" in split)  # empty splits have none
+        fields: JsonObject = next(of_splits, {})
         specs = {name: {"dtype": field["type"], "shape": [-1, *field["shape"]]} for name, field in fields.items()}
         features = [{"name": name, "type": "tensor", "tensor-spec": spec} for name, spec in specs.items()]
         return {"mlflow_tensorspec": {"features": json.dumps(features), "targets": None}}
@@ -247,3 +292,35 @@ def status(standing: JsonObject, now: float, gone: str | None) -> tuple[str, str
     if not gone and now - standing["time"] > SILENT_SECONDS:
         gone = f"silent for more than {SILENT_SECONDS // 3600} hours"
     return ("KILLED", f"killed: {gone}") if gone else (found, standing["why"])
+
+
+# --- What an error of MLflow means, and what can be done about it.
+
+
+@dataclass(frozen=True)
+class Problem:
+    what: str
+    advice: str = "Correct that"
+    of_one_run: bool = False  # the others are recorded meanwhile
+
+
+def problem_with(uri: str, error: Exception) -> Problem:
+    text = str(error)
+    if status := re.search(r"too many (5\d\d) error responses|(?:error|status) code (5\d\d)", text):
+        return Problem(f"MLflow at {uri}: the server fails (HTTP {status[1] or status[2]})", "See the log of the server")
+    if "Max retries exceeded" in text:
+        return Problem(f"MLflow at {uri}: it does not answer", "Start it, or correct tracking.uri")
+    if re.search(r"(error|status) code 40[13]", text):
+        return Problem(
+            f"MLflow at {uri}: access denied", "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        )
+    if re.search(r"table \S+ already exists", text):
+        return Problem(
+            f"MLflow at {uri}: the database is incomplete, since its creation was interrupted",
+            "Delete its file: it is made again from the files of the runs",
+        )
+    return Problem(f"MLflow at {uri}: {first_line(error)}", "Start it, or correct tracking.uri")
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]

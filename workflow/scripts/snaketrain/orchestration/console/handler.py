@@ -22,7 +22,7 @@ from snaketrain.orchestration.job_errors import last_error, last_traceback
 from snaketrain.orchestration.names import folder_of_job
 from snaketrain.runtime.journal import duration
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.slurm.jobs import Work
+from snaketrain.slurm.client import Work
 
 LINES_OF_OTHERS = 4  # at the bottom of a terminal with more live lines than it can show
 
