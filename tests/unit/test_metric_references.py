@@ -19,9 +19,8 @@ from snaketrain.config.schema import Metric
 from snaketrain.evaluation.predictions import Predictions
 from snaketrain.evaluation.weighted_metrics import METRICS
 from snaketrain.labels import label_kind
-from snaketrain.tasks.measuring import Measuring
 from snaketrain.tasks.metric_names import KNOWN
-from snaketrain.tasks.metrics import make_metric
+from snaketrain.tasks.metrics import Measuring, make_metric
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.building import add_metrics
 

@@ -14,8 +14,8 @@ from snaketrain.labels import label_kind
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
 from snaketrain.tasks.base import Task
-from snaketrain.tasks.measuring import Measuring
 from snaketrain.tasks.metric_names import KNOWN
+from snaketrain.tasks.metrics import Measuring
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.building import add_metrics
 

@@ -12,7 +12,7 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Metric
 from snaketrain.orchestration.preflight import examine
 from snaketrain.tasks.losses import arguments_of, call
-from snaketrain.tasks.measuring import Measuring
+from snaketrain.tasks.metrics import Measuring
 from snaketrain.tasks.module import Module
 from snaketrain.training.building import add_metrics
 

@@ -8,7 +8,7 @@ import torch
 from snaketrain.evaluation.results import Rows, Table, report_for
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Task
-from snaketrain.tasks.measuring import Measuring
+from snaketrain.tasks.metrics import Measuring
 from snaketrain.tasks.text_classification import TextClassification
 
 ROWS_AT_ONCE, LOGITS_AT_ONCE = 10_000, 10_000_000

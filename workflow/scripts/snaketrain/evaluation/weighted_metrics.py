@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from sklearn import metrics as scikit
 
 from snaketrain.evaluation.predictions import Predictions
-from snaketrain.labels.class_cells import in_cell
+from snaketrain.labels.classes import in_cell
 
 Metric = Callable[[np.ndarray], float]  # of the examples' weights
 

@@ -117,7 +117,7 @@ class NumberHead(Head):
 
     problem_type = "regression"
     metrics: Mapping[str, str] = {"loss": "min", "mae": "min", "pearson": "max", "r2": "max"}
-    of_rows: Mapping[str, str] = {"pearson": "snaketrain.tasks.number_metrics.Pearson", "r2": "snaketrain.tasks.number_metrics.R2"}
+    of_rows: Mapping[str, str] = {"pearson": "snaketrain.tasks.metrics.Pearson", "r2": "snaketrain.tasks.metrics.R2"}
 
     def model_fields(self, label_names: list[str]) -> JsonObject:
         return {"num_labels": 1, "problem_type": self.problem_type}

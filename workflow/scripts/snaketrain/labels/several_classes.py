@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from snaketrain.data.cells import as_text
 from snaketrain.labels.base import BLUE, MISSING, MOST_CHARACTERS, UNKNOWN, VALID, WITHHELD, LabelKind, Panel, Parser, drawable, is_missing
-from snaketrain.labels.class_cells import as_cell
-from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, focal
+from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, as_cell, focal
 
 if TYPE_CHECKING:
     import numpy as np

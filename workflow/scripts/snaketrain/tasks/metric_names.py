@@ -62,7 +62,7 @@ def declared_mode(where: str, own: str | None, given: str | None) -> str | None:
     return own or given
 
 
-CLASSIFICATION, OURS, NUMBERS = "torchmetrics.classification", "snaketrain.tasks.classification_metrics", "snaketrain.tasks.number_metrics"
+CLASSIFICATION, OURS, NUMBERS = "torchmetrics.classification", "snaketrain.tasks.classification_metrics", "snaketrain.tasks.metrics"
 
 
 class Known(NamedTuple):

@@ -16,10 +16,9 @@ from snaketrain.config.schema.tasks import ModuleSettings
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tasks.base import Batch, Modules, Task
-from snaketrain.tasks.losses import Summed, arguments_of, beside, by_position, call
-from snaketrain.tasks.measuring import Measuring, constant_answer
+from snaketrain.tasks.losses import Summed, arguments_of, beside, by_position, call, constant_answer
 from snaketrain.tasks.metric_names import MODES
-from snaketrain.tasks.metrics import make_metric
+from snaketrain.tasks.metrics import Measuring, make_metric
 
 Predictions = dict[str, Tensor]  # by name
 WHERE = "train.task.arguments"

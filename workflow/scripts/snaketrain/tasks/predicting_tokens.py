@@ -13,6 +13,7 @@ from snaketrain.models.pretrained import describe_model
 from snaketrain.models.token_losses import NO_TARGET, token_losses
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Batch, Columns, Modules, Task
+from snaketrain.tasks.metrics import text_metrics, text_sums
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -166,8 +167,6 @@ class TokenPrediction(Task):
         sums = {"count": (outputs.targets != NO_TARGET).sum(), "loss": loss, "right": right.sum()}
         if outputs.answers is None:
             return sums
-        from snaketrain.tasks.text_metrics import text_sums
-
         self.keep_samples(outputs.answers, batch)
         return sums | text_sums(outputs.answers.generated, outputs.answers.references)
 
@@ -176,8 +175,6 @@ class TokenPrediction(Task):
         metrics = {"loss": float(loss), "perplexity": float(loss.exp()), "accuracy": float(sums["right"] / sums["count"])}
         if "answers" not in sums:
             return metrics
-        from snaketrain.tasks.text_metrics import text_metrics
-
         return metrics | text_metrics(sums)
 
     def metric_inputs(self, metric: str, outputs: TokenOutputs, batch: Batch) -> tuple[Tensor, ...]:
