@@ -16,8 +16,7 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from snaketrain.config.schema import Metric
-from snaketrain.evaluation.predictions import Predictions
-from snaketrain.evaluation.weighted_metrics import METRICS
+from snaketrain.evaluation.predictions import METRICS, Predictions
 from snaketrain.labels import label_kind
 from snaketrain.tasks.metric_names import KNOWN
 from snaketrain.tasks.metrics import Measuring, make_metric

@@ -11,9 +11,8 @@ from scipy import stats
 from sklearn import metrics as reference
 
 from snaketrain.evaluation.paired import Contender, bootstrap, difference, level_of, mcnemar_test, over_seeds
-from snaketrain.evaluation.predictions import Predictions, read_predictions
+from snaketrain.evaluation.predictions import METRICS, Predictions, metric_of, read_predictions
 from snaketrain.evaluation.verdicts import Looks, verdict, warnings
-from snaketrain.evaluation.weighted_metrics import METRICS, metric_of
 from snaketrain.runtime.rounding import rounded
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

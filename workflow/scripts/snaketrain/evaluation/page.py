@@ -1,23 +1,49 @@
-"""The page that compares all runs: one file, which needs neither network nor server."""
+"""The page that compares all runs and shows what their models get wrong: one file, which needs neither network nor server."""
 
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import jinja2
+import numpy as np
+import pandas as pd
 
-from snaketrain.evaluation import learning_curves
-from snaketrain.evaluation.colours import COLOURS, COLOURS_ON_DARK
-from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup, checkpoint_rows, chosen_by, comparable, metrics_of, sets_of
-from snaketrain.evaluation.differences import differing_settings
-from snaketrain.evaluation.mistakes import Mistakes
+from snaketrain.evaluation import COLOURS, COLOURS_ON_DARK, comparing, pictures
+from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup, differing_settings
+from snaketrain.evaluation.predictions import Predictions, errors, named
+from snaketrain.evaluation.results import in_both_themes
+from snaketrain.labels import label_kinds
+from snaketrain.labels.classes import ClassReport
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.rounding import rounded, spoken
+from snaketrain.runtime.strict_json import JsonObject
 
 VERSIONS = "versions of packages"
 PICTURE = "data:image/"
-MOST_CHARACTERS = 60  # of a setting
+LONGEST_SETTING, LONGEST_EXAMPLE = 60, 300  # characters
+MOST_EXAMPLES, MOST_CLASSES, MOST_IN_MATRIX = 8, 40, 12
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """Figures for each class, the confusion matrix, the reliability plot, and the hardest examples."""
+
+    run: str
+    split: str
+    classes: dict[str, JsonObject]  # the most frequent ones
+    rarer: int  # number of the others
+    confusion: list[list[int]] | None  # None: too many classes
+    confusion_names: list[str]
+    confused: list[tuple[str, str, int]]  # instead of the matrix: true, predicted, examples
+    reliability: dict[str, str] | None  # a picture in both themes
+    ece: float | None
+    hardest: list[dict[str, str]]  # cells by the names of their columns
+    order: str  # of the hardest examples, in words
+
+    @property
+    def hardest_columns(self) -> list[str]:
+        return [column for column in self.hardest[0] if column != "id"]
 
 
 @dataclass(frozen=True)
@@ -36,18 +62,14 @@ class Comparison:
 
 def page(made: Comparison) -> str:
     conceal = functools.cache(hidden)  # many cells have the same text
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
+    environment = pictures.templates(
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: conceal(value) if type(value) is str and not value.startswith(PICTURE) else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
     )
     environment.filters |= {"figure": rounded, "setting": setting, "spoken": spoken}
-    chosen, rows, runs = chosen_by(made.rows), made.rows, made.runs
-    metrics, scored = metrics_of(runs), "test" if any(run["test"]["metrics"] for run in runs) else "dev"
-    checkpoints = checkpoint_rows(runs)
+    chosen, rows, runs = comparing.chosen_by(made.rows), made.rows, made.runs
+    metrics, scored = comparing.metrics_of(runs), "test" if any(run["test"]["metrics"] for run in runs) else "dev"
+    checkpoints, sets = comparing.checkpoint_rows(runs), comparing.sets_of(runs)
     settings = differing_settings([run["settings"] for run in runs])
     if different := differing_settings([run["versions"] for run in runs if run["versions"]]):
         versions = {run["run"]: ", ".join(f"{name} {run['versions'].get(name, 'unknown')}" for name in different) for run in runs}
@@ -58,28 +80,106 @@ def page(made: Comparison) -> str:
         several_seeds=[group for group in made.groups if len(group["runs"]) > 1],
         settings=settings,
         settings_below_each_other=len(settings) > len(rows),
-        comparable=len(comparable(rows)) == 1,
+        comparable=len(comparing.comparable(rows)) == 1,
         chosen_by=chosen,
         metrics=metrics,
         scored=scored,
         columns={"test": metrics if scored == "test" else [], "dev": chosen if scored == "test" else metrics},
-        sets={name: metrics_on(name, rows, metrics) for name in sets_of(runs)},
-        mean_keys=[*(f"test_{name}" for name in metrics), *(f"test.{each}_{name}" for each in sets_of(runs) for name in chosen)],
+        sets={name: [metric for metric in metrics if any(row.get(f"test.{name}_{metric}") is not None for row in rows)] for name in sets},
+        mean_keys=[*(f"test_{name}" for name in metrics), *(f"test.{each}_{name}" for each in sets for name in chosen)],
         checkpoints=checkpoints,
         checkpoint_metrics=[name for name in metrics if any(name in each for each in checkpoints)],
         confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), 0.95),
-        curves=learning_curves.pictures(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
+        curves=pictures.pictures(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
         colours=list(zip(COLOURS, COLOURS_ON_DARK, strict=True)),
     )
-
-
-def metrics_on(name: str, rows: list[Row], metrics: list[str]) -> list[str]:
-    """The metrics that any run has on an evaluation set."""
-    return [metric for metric in metrics if any(row.get(f"test.{name}_{metric}") is not None for row in rows)]
 
 
 def setting(value: object) -> str:
     text = "–" if value is None or value == {} else hidden(str(value))  # half a secret would not be recognised
     if all(part.isidentifier() for part in text.split(".")):
         text = text.rpartition(".")[2]  # of a class its name; the page shows the rest under the mouse
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
+    return shortened(text, LONGEST_SETTING)
+
+
+def shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+# --- Mistakes
+
+
+def mistakes_of(run: str, results: JsonObject, predictions: Predictions | None) -> Mistakes | None:
+    """None if there is nothing to show beyond the metrics."""
+    classes, confusion = results.get("classes") or {}, results.get("confusion")
+    most = sorted(classes.items(), key=lambda item: -item[1]["examples"])[:MOST_CLASSES]
+    fits = confusion is not None and len(confusion) <= MOST_IN_MATRIX
+    found, order = hardest(predictions) if predictions else ([], "")
+    made = Mistakes(
+        run=run,
+        split=results["split"],
+        classes=dict(most),
+        rarer=len(classes) - len(most),
+        confusion=confusion if fits else None,
+        confusion_names=list(classes),
+        confused=most_confused(list(classes), np.array(confusion)) if confusion is not None and not fits else most_frequent(results),
+        reliability=reliability_plot(results),
+        ece=results.get("calibration_error"),
+        hardest=found,
+        order=order,
+    )
+    return made if made.classes or made.reliability or made.hardest else None
+
+
+def reliability_plot(results: JsonObject) -> dict[str, str] | None:
+    kind = label_kinds().get(results["kind"])
+    if kind is None or not issubclass(kind.report, ClassReport) or not results.get("reliability"):
+        return None
+    return in_both_themes(partial(kind.report.draw_reliability, results=results))
+
+
+def most_confused(names: list[str], confusion: np.ndarray) -> list[tuple[str, str, int]]:
+    wrong = confusion * (1 - np.eye(len(names), dtype=int))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_IN_MATRIX]
+    cells = (np.unravel_index(place, wrong.shape) for place in order)
+    return [(names[true], names[predicted], int(wrong[true, predicted])) for true, predicted in cells if wrong[true, predicted]]
+
+
+def most_frequent(results: JsonObject) -> list[tuple[str, str, int]]:
+    """Of classes that are too many for a matrix in the results."""
+    most = results["confused"]["most_frequent"] if "confused" in results else []
+    return [(pair["true"], pair["predicted"], pair["examples"]) for pair in most[:MOST_IN_MATRIX]]
+
+
+def hardest(predictions: Predictions) -> tuple[list[dict[str, str]], str]:
+    """The examples that the model gets most wrong, and what orders them."""
+    sizes, column, order = how_wrong(predictions)
+    table = predictions.table
+    shown = [name for name in ("id", "text", "text_pair", "label", "predicted") if name in table]
+    rows = [row for row in np.argsort(-sizes, kind="stable")[:MOST_EXAMPLES].tolist() if sizes[row] > 0]
+    titles = {name: {"label": "true", "text_pair": "text pair"}.get(name, name) for name in shown}
+    cells = [{titles[name]: shortened(table[name][row], LONGEST_EXAMPLE) for name in shown} | {column: rounded(sizes[row])} for row in rows]
+    return cells, order
+
+
+def how_wrong(predictions: Predictions) -> tuple[np.ndarray, str, str]:
+    """How wrong each prediction is, 0 if it is right; what that number is called; and the order of the examples, in words."""
+    table = predictions.table
+    if predictions.form == "class":
+        wrong = table["label"] != table["predicted"]
+        return (predictions.numbers("probability") * wrong).to_numpy(float), "probability", "Confident mistakes: the most probable first"
+    if predictions.form == "classes":
+        missed = largest_error(predictions)
+        return np.where(missed > 0.5, missed, 0), "error", "By the largest error of a class's probability"
+    if predictions.form == "number":
+        return np.nan_to_num(np.abs(errors(predictions))), "error", "The largest errors first"
+    losses = predictions.numbers("loss") if "loss" in table else pd.Series(0.0, table.index)
+    return np.nan_to_num(losses.to_numpy(float)), "loss", "The highest losses first"
+
+
+def largest_error(predictions: Predictions) -> np.ndarray:
+    if "largest_error" in predictions.table:  # of too many classes, whose probabilities were not saved
+        return predictions.numbers("largest_error").to_numpy(float)
+    probabilities = predictions.table[[f"p_{name}" for name in predictions.classes]].to_numpy(float)
+    missed: np.ndarray = np.abs(probabilities - named(predictions, "label").toarray()).max(1)
+    return missed

@@ -13,8 +13,7 @@ import numpy as np
 from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
-from snaketrain.evaluation.predictions import Predictions, of_the_same_examples
-from snaketrain.evaluation.weighted_metrics import Metric, metric_of, right
+from snaketrain.evaluation.predictions import Metric, Predictions, metric_of, of_the_same_examples, right
 
 ERROR_RATE = 0.05  # how often equal configurations may be called different
 RIGHT_OR_WRONG = ("accuracy", "exact_match")

@@ -10,9 +10,8 @@ from typing import NamedTuple
 from snaketrain.config.errors import nearest
 from snaketrain.runtime.strict_json import JsonObject
 
-# --- Whether higher or lower values of a metric are better. The metric declares it: `select.mode` must not contradict it.
-#
-# Imports no torch: it is checked before any job starts, and again by the training, which knows all metrics.
+# --- Whether higher or lower values of a metric are better. The metric declares it: `select.mode` must not contradict it. Checked before any
+# job starts, and again by the training, which knows all metrics.
 
 Modes = dict[str, str | None]  # `max` or `min` by metric; None: not declared
 MODES = {True: "max", False: "min", None: None}  # by `higher_is_better`

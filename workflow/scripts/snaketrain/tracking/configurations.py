@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from snaketrain.evaluation.colours import colours_of_runs
+from snaketrain.evaluation import colours_of_runs
 from snaketrain.evaluation.comparing import group_name
 from snaketrain.runtime.manifests import digest
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from snaketrain.evaluation.differences import differing_settings
+from snaketrain.evaluation.comparing import differing_settings
 from snaketrain.tracking.configurations import CONFIGURATION, TrainingRow, configurations
 from snaketrain.tracking.tracked import INTERVAL, MODE
 
