@@ -9,10 +9,9 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from snaketrain.evaluation import comparing, pictures, verdicts
+from snaketrain.evaluation import comparing, verdicts
 from snaketrain.evaluation.comparing import FinishedRun, Row
-from snaketrain.evaluation.page import Comparison, Mistakes, mistakes_of, page
-from snaketrain.evaluation.pictures import picture_of, tree_of
+from snaketrain.evaluation.page import Comparison, Mistakes, draw_curves, mistakes_of, page, picture_of, tree_of
 from snaketrain.evaluation.predictions import Predictions, read_predictions
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
@@ -61,7 +60,7 @@ def main(args: Namespace) -> None:
     if checkpoints := comparing.checkpoint_rows(runs):
         comparing.table(checkpoints).to_csv(folder / CHECKPOINTS, index=False)
     curves = {run["run"]: run["curves"] for run in runs}
-    pictures.draw_file(folder / "learning_curves.png", made.groups, curves, comparing.chosen_by(made.rows))
+    draw_curves(folder / "learning_curves.png", made.groups, curves, comparing.chosen_by(made.rows))
     write_text(folder / "index.html", page(made))
     verdict = "\n".join([made.verdict, *made.warnings])
     print(f"{summary(made.rows, comparing.metrics_of(runs), comparing.sets_of(runs))}\n{verdict}")

@@ -14,7 +14,6 @@ from snaketrain.runtime.rounding import rounded
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow
     from matplotlib.axes import Axes
     from torch import Tensor
 
@@ -26,6 +25,7 @@ MOST_POINTS = 5000  # of a scatter plot
 
 class NumberParser(Parser[float | str | None, float]):
     data_issue = "not_a_number"
+    raw = prepared = "float64"
 
     def parse(self, cell: object) -> float | str | None:
         """The text if it is not a number, None if it is empty."""
@@ -59,13 +59,6 @@ class NumberParser(Parser[float | str | None, float]):
         if split == "train" and whole and len(numbers) == 1:
             return [f"data.label: all rows of train have the number {numbers.pop():g}: there is nothing to learn. Name the right column."]
         return []
-
-    def raw_type(self) -> pyarrow.DataType:
-        import pyarrow
-
-        return pyarrow.float64()
-
-    prepared_type = raw_type
 
 
 class NumberTally(Tally[float]):
