@@ -101,7 +101,7 @@ def compare(
         rows,
         groups,
         verdicts.verdict(groups, predicted, looks),
-        [*verdicts.warnings(rows), *verdicts.lost_looks(looks)],
+        verdicts.warnings(rows, looks),
         list(verdicts.below_baseline(rows)),
         [each for each in found if each],
         unfinished,

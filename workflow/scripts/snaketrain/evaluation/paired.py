@@ -146,6 +146,10 @@ def variance_over_examples(rows: Rows, ours: int) -> float:
     return max(0.0, total - interaction)
 
 
+# --- Which runs of a search continue after a rung: the best, and those that a paired test cannot tell from the best. Runs that differ only in
+# their seed are one candidate, which is judged by their mean: they continue together, or not at all.
+
+
 @dataclass(frozen=True)
 class AtRung:
     """A run and what it predicts at a rung."""
@@ -186,18 +190,6 @@ class Candidate:
     def loss(self) -> float:
         return sum(each.loss for each in self.runs) / len(self.runs)
 
-    def diverged(self, metric: str) -> str:
-        """Why it is out; empty if it is not."""
-        lost = next((each for each in self.runs if not math.isfinite(each.value)), None)
-        if lost is None:
-            return ""
-        return (lost.error or f"its {spoken(metric)} is not a finite number") + (f" ({lost.run})" if len(self.runs) > 1 else "")
-
-    def shown(self, metric: str, place: int) -> str:
-        notes = [f"mean of {len(self.runs)} seeds"] if len(self.runs) > 1 else []
-        notes += [each.note for each in self.runs if each.note]
-        return f"dev {spoken(metric)} {rounded(self.value)}, number {place}" + (f" ({'; '.join(notes)})" if notes else "")
-
     @property
     def contender(self) -> Contender:
         return Contender([each.value for each in self.runs], [each.predictions for each in self.runs])
@@ -206,7 +198,10 @@ class Candidate:
 def decide(found: Sequence[AtRung], metric: str, mode: str, search: Search) -> list[Standing]:
     """Best first; of equal ones that of the lower loss, then in the order of their names."""
     check_examples(found)
-    ranked = sorted(candidates(found), key=lambda each: (*rank_key(each.value, each.loss, mode), each.name))
+    of_settings: dict[str, list[AtRung]] = {}
+    for run in sorted(found, key=lambda run: run.run):
+        of_settings.setdefault(run.candidate or run.run, []).append(run)
+    ranked = sorted(map(Candidate, of_settings.values()), key=lambda each: (*rank_key(each.value, each.loss, mode), each.name))
     at_least = max(1, math.ceil(of_share(search.keep, len(ranked))))
     at_most = max(at_least, math.floor(of_share(search.keep_tied, len(ranked))))
     standings: list[Standing] = []
@@ -230,13 +225,6 @@ def check_examples(found: Sequence[AtRung]) -> None:
         )
 
 
-def candidates(found: Sequence[AtRung]) -> list[Candidate]:
-    of_settings: dict[str, list[AtRung]] = {}
-    for each in sorted(found, key=lambda each: each.run):
-        of_settings.setdefault(each.candidate or each.run, []).append(each)
-    return list(map(Candidate, of_settings.values()))
-
-
 def of_share(share: float, number: int) -> float:
     """Without what a binary fraction adds: 0.07 of 100 are 7."""
     return round(share * number, 9)
@@ -244,9 +232,11 @@ def of_share(share: float, number: int) -> float:
 
 def standing(place: int, ours: Candidate, best: Candidate, metric: str, mode: str, at_least: int, at_most: int) -> tuple[bool, str]:
     """Whether the runs of a candidate continue, and why."""
-    if why := ours.diverged(metric):
-        return False, why
-    shown = ours.shown(metric, place)
+    several = len(ours.runs) > 1
+    if lost := next((each for each in ours.runs if not math.isfinite(each.value)), None):
+        return False, (lost.error or f"its {spoken(metric)} is not a finite number") + (f" ({lost.run})" if several else "")
+    notes = [*([f"mean of {len(ours.runs)} seeds"] if several else []), *(each.note for each in ours.runs if each.note)]
+    shown = f"dev {spoken(metric)} {rounded(ours.value)}, number {place}" + (f" ({'; '.join(notes)})" if notes else "")
     if place <= at_least:
         return True, shown
     if place > at_most:

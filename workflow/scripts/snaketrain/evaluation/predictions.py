@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -136,14 +137,14 @@ def f1(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
 
 def by_scikit(score: Callable[..., float], **options: object) -> Callable[[Predictions], Metric]:
     """A score of the predicted classes."""
-    return lambda predictions: weighted(score, *by_number(predictions), **options)
+    return lambda predictions: weighted(partial(score, **options), *by_number(predictions))
 
 
-def weighted(score: Callable[..., float], label: np.ndarray, guess: np.ndarray, **options: object) -> Metric:
+def weighted(score: Callable[..., float], label: np.ndarray, guess: np.ndarray) -> Metric:
     def metric(weights: np.ndarray) -> float:
         with warnings.catch_warnings():  # of classes that a resample lacks
             warnings.simplefilter("ignore")
-            return float(score(label, guess, sample_weight=weights, **options))
+            return float(score(label, guess, sample_weight=weights))
 
     return metric
 
@@ -210,7 +211,8 @@ def labels_and_guesses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray
 
 def errors(predictions: Predictions) -> np.ndarray:
     labels, guesses = labels_and_guesses(predictions)
-    return guesses - labels
+    missed: np.ndarray = guesses - labels
+    return missed
 
 
 def squared_error(predictions: Predictions) -> Metric:

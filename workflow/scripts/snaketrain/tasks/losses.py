@@ -135,10 +135,8 @@ def constant_answer(loss: str, prediction: Tensor, target: Tensor | None) -> tup
     if of_torch and name in OF_CLASSES and not target.is_floating_point() and prediction.ndim == target.ndim + 1:
         counts = torch.bincount(target[target >= 0].flatten(), minlength=prediction.shape[1])  # the loss ignores targets below 0
         logits = (counts / counts.sum()).clamp(min=SMALLEST).log()
-        shape = (1, -1, *[1] * (prediction.ndim - 2))
-        return logits.reshape(shape).expand_as(
-            prediction
-        ), f"always class {counts.argmax()}, with the classes' frequencies as probabilities"
+        logits = logits.reshape(1, -1, *[1] * (prediction.ndim - 2))
+        return logits.expand_as(prediction), f"always class {counts.argmax()}, with the classes' frequencies as probabilities"
     if not (target.is_floating_point() and target.numel() == prediction.numel()) or (of_torch and name not in OF_LOGITS + OF_VALUES):
         return None
     mean = target.reshape(prediction.shape).mean(0)

@@ -79,40 +79,36 @@ class Known(NamedTuple):
         return self.use
 
 
-def _multiclass(name: str, mode: str = "max", of_two: str = "", required: tuple[str, ...] = (), **arguments: object) -> Known:
-    return Known(f"{CLASSIFICATION}.Multiclass{name}", mode, arguments, required, of_two and f"{CLASSIFICATION}.Binary{of_two}")
-
-
-def _multilabel(name: str, mode: str = "max", required: tuple[str, ...] = (), **arguments: object) -> Known:
-    return Known(f"{CLASSIFICATION}.Multilabel{name}", mode, arguments, required)
+def _torchmetrics(name: str, mode: str = "max", of_two: str = "", required: tuple[str, ...] = (), **arguments: object) -> Known:
+    return Known(f"{CLASSIFICATION}.{name}", mode, arguments, required, of_two and f"{CLASSIFICATION}.{of_two}")
 
 
 KNOWN: dict[str, dict[str, Known]] = {  # by `problem_type` of the label kind
     "single_label_classification": {
         "matthews_correlation": Known(f"{OURS}.MulticlassMatthews"),
         "f1": Known("", of_two_classes=f"{CLASSIFICATION}.BinaryF1Score"),
-        "weighted_f1": _multiclass("F1Score", average="weighted"),
-        "f_beta": _multiclass("FBetaScore", of_two="FBetaScore", required=("beta",)),
-        "precision": _multiclass("Precision", of_two="Precision"),
-        "recall": _multiclass("Recall", of_two="Recall"),
+        "weighted_f1": _torchmetrics("MulticlassF1Score", average="weighted"),
+        "f_beta": _torchmetrics("MulticlassFBetaScore", of_two="BinaryFBetaScore", required=("beta",)),
+        "precision": _torchmetrics("MulticlassPrecision", of_two="BinaryPrecision"),
+        "recall": _torchmetrics("MulticlassRecall", of_two="BinaryRecall"),
         "balanced_accuracy": Known(f"{OURS}.BalancedAccuracy"),
         "top_k_accuracy": Known(f"{OURS}.TopKAccuracy"),
         "auroc": Known(f"{OURS}.MulticlassAuroc", of_two_classes=f"{OURS}.BinaryAuroc"),
         "average_precision": Known(f"{OURS}.AveragePrecisionOfClasses", of_two_classes=f"{CLASSIFICATION}.BinaryAveragePrecision"),
-        "cohen_kappa": _multiclass("CohenKappa"),
-        "quadratic_weighted_kappa": _multiclass("CohenKappa", weights="quadratic"),
-        "calibration_error": _multiclass("CalibrationError", "min"),
+        "cohen_kappa": _torchmetrics("MulticlassCohenKappa"),
+        "quadratic_weighted_kappa": _torchmetrics("MulticlassCohenKappa", weights="quadratic"),
+        "calibration_error": _torchmetrics("MulticlassCalibrationError", "min"),
     },
     "multi_label_classification": {
         "matthews_correlation": Known(f"{OURS}.MultilabelMatthews"),
-        "weighted_f1": _multilabel("F1Score", average="weighted"),
-        "f_beta": _multilabel("FBetaScore", required=("beta",)),
-        "precision": _multilabel("Precision"),
-        "recall": _multilabel("Recall"),
+        "weighted_f1": _torchmetrics("MultilabelF1Score", average="weighted"),
+        "f_beta": _torchmetrics("MultilabelFBetaScore", required=("beta",)),
+        "precision": _torchmetrics("MultilabelPrecision"),
+        "recall": _torchmetrics("MultilabelRecall"),
         "auroc": Known(f"{OURS}.MultilabelAuroc"),
-        "average_precision": _multilabel("AveragePrecision"),
-        "ranking_average_precision": _multilabel("RankingAveragePrecision"),
-        "hamming_distance": _multilabel("HammingDistance", "min"),
+        "average_precision": _torchmetrics("MultilabelAveragePrecision"),
+        "ranking_average_precision": _torchmetrics("MultilabelRankingAveragePrecision"),
+        "hamming_distance": _torchmetrics("MultilabelHammingDistance", "min"),
     },
     "regression": {
         "spearman": Known(f"{NUMBERS}.Spearman"),

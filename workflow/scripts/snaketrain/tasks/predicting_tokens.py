@@ -164,9 +164,9 @@ class TokenPrediction(Task):
         return token_losses(*self.predictions(modules, batch)).sum()
 
     def outputs(self, modules: Modules, batch: Batch) -> TokenOutputs:
-        self.check(batch)
         if self.generate is not None and self.generation is None:
             raise SystemExit(f"{type(self).__name__}: is to generate, so its `build` must call `prepare_generation`.")
+        self.check(batch)
         answers = self.generation.answers(modules["model"], *self.questions(batch)) if self.generation else None
         return TokenOutputs(*self.predictions(modules, batch), answers)
 
