@@ -93,7 +93,7 @@ def trainer_tutorial(task: dict[str, Any], timings: Timings) -> None:
 
 def trainer_best(task: dict[str, Any], timings: Timings) -> None:
     saves = {"save_strategy": "steps", "save_steps": task["train"]["evaluate_every"], "save_total_limit": 2}
-    dataset = lambda split: tokens(task["data"], split)
+    dataset = lambda split: tokens(task["data"], split)  # noqa: E731
     trainer(task, timings, dataset, padding_collator(task), train_sampling_strategy="group_by_length", disable_tqdm=True, **saves)
 
 

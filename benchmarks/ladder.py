@@ -25,10 +25,7 @@ sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmar
 
 from packing import ANY_ORDER, LONGEST, PACKED, PADDED, batches, make, write_texts  # noqa: E402
 
-from snaketrain.config.schema import (  # noqa: E402
-    Train,
-    Use,
-)
+from snaketrain.config.schema import Train, Use  # noqa: E402
 from snaketrain.training.state import TrainState  # noqa: E402
 from snaketrain.training.step import take_step  # noqa: E402
 

@@ -20,10 +20,7 @@ from harness import Stopwatch, command_line, write_figures
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
-from snaketrain.config.schema import (  # noqa: E402
-    Model,
-    Train,
-)
+from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.data.loading.batches import Batches, MicroBatch  # noqa: E402
 from snaketrain.data.loading.examples import (  # noqa: E402
     Blocks,

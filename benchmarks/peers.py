@@ -28,10 +28,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
 from snaketrain.config.runs import strings  # noqa: E402
-from snaketrain.config.schema import (  # noqa: E402
-    Model,
-    Train,
-)
+from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.runtime.journal import read_events  # noqa: E402
 from snaketrain.runtime.stages import settings_words  # noqa: E402
 

@@ -31,10 +31,7 @@ SCRIPTS = REPOSITORY / "workflow/scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from snaketrain.config.runs import strings  # noqa: E402
-from snaketrain.config.schema import (  # noqa: E402
-    Data,
-    Source,
-)
+from snaketrain.config.schema import Data, Source  # noqa: E402
 from snaketrain.data.fetching import source_files  # noqa: E402
 from snaketrain.runtime.manifests import Manifest, write_manifest  # noqa: E402
 from snaketrain.runtime.stages import settings_words  # noqa: E402

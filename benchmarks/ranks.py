@@ -38,7 +38,7 @@ sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-import torch._dynamo  # noqa: E402
+import torch._dynamo  # noqa: E402 - DDP does, which would take longer in each forked rank than all that is measured
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 

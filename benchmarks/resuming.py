@@ -26,10 +26,7 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(SCRIPTS)]
 from pipeline.workspace import configuration, prepared  # noqa: E402
 
 from snaketrain.config.runs import strings  # noqa: E402
-from snaketrain.config.schema import (  # noqa: E402
-    Model,
-    Train,
-)
+from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.runtime.journal import read_events  # noqa: E402
 from snaketrain.runtime.manifests import file_digest, read_manifest, write_json  # noqa: E402
 from snaketrain.runtime.stages import settings_words  # noqa: E402

@@ -29,11 +29,7 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(SCRIPTS)]
 from pipeline.workspace import prepared  # noqa: E402
 
 from snaketrain.config.runs import strings  # noqa: E402
-from snaketrain.config.schema import (  # noqa: E402
-    Model,
-    Source,
-    Train,
-)
+from snaketrain.config.schema import Model, Source, Train  # noqa: E402
 from snaketrain.runtime.journal import read_events  # noqa: E402
 from snaketrain.runtime.manifests import read_manifest  # noqa: E402
 from snaketrain.runtime.stages import settings_words  # noqa: E402
@@ -49,7 +45,7 @@ CASES = {
     "going on, until the next step": (4, False, True),
 }
 WHOLE_TASK = """
-from snaketrain.tasks.text_classification import TextClassification
+from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
 
 
 class Whole(TextClassification):

@@ -25,10 +25,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
 
-from snaketrain.config.schema import (  # noqa: E402
-    Model,
-    Train,
-)
+from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.data.loading.batches import Batches  # noqa: E402
 from snaketrain.data.loading.examples import Splits  # noqa: E402
 from snaketrain.runtime.processes import Stopping  # noqa: E402

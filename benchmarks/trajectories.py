@@ -23,7 +23,7 @@ from pipeline.workspace import configuration, make_workspace, snakemake, write_c
 
 from snaketrain.config.runs import read_runs, strings  # noqa: E402
 from snaketrain.config.schema import Settings  # noqa: E402
-from snaketrain.evaluation.shared_steps import picture_of, tree_of  # noqa: E402
+from snaketrain.evaluation.page import picture_of, tree_of  # noqa: E402
 from snaketrain.runtime.journal import read_events  # noqa: E402
 from snaketrain.runtime.manifests import file_digest  # noqa: E402
 from snaketrain.runtime.stages import settings_words  # noqa: E402

@@ -21,10 +21,7 @@ from jinja2 import Environment, StrictUndefined
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
-from snaketrain.config.schema import (  # noqa: E402
-    Section,
-    Settings,
-)
+from snaketrain.config.schema import Section, Settings  # noqa: E402
 from snaketrain.config.schema.search import Range, Sampling, Search  # noqa: E402
 from snaketrain.config.schema.tasks import ModuleSettings, TextClassificationSettings  # noqa: E402
 

@@ -44,8 +44,8 @@ from pathlib import Path
 from points import TRAIN, Points
 from snaketrain import Callback, Trainer, TrainerOptions
 from snaketrain.config.schema import Model
-from snaketrain.config.schema import Train
-from snaketrain.data.loading.examples import Splits
+from snaketrain.config.schema import Train  # noqa: E402
+from snaketrain.data.loading.examples import Splits  # noqa: E402
 
 class Traced(Callback):
     def on_step_end(self, state, outcome):

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 
 class Digits(torch.utils.data.Dataset):
-    label_names = [str(digit) for digit in range(10)]
+    label_names = [str(digit) for digit in range(10)]  # noqa: RUF012 - shown with the results
     training = False  # set by the trainer: True for training batches
 
     def __init__(self, shift: int = 0, first: int = 0, last: int | None = None):

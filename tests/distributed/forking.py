@@ -79,7 +79,7 @@ def _fork(script: Path, arguments: list[str], variables: dict[str, str], log: Pa
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
-        sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))
+        sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115 - pytest has others
         sys.argv = [str(script), *arguments]
         runpy.run_path(str(script), run_name="__main__")
         code = 0

@@ -8,10 +8,7 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "workflow/scripts")]
 
-from snaketrain.config.schema import (  # noqa: E402
-    Model,
-    Train,
-)
+from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.models.unread import leave_trained_unread, unread_weights  # noqa: E402
 from snaketrain.models.weight_files import save_weights  # noqa: E402
 from snaketrain.training.building import build, by_slices, load_for_evaluation, make_task, make_train_state, start_strategy  # noqa: E402

@@ -19,10 +19,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "wor
 import fairscale_on_cpu  # noqa: E402
 
 from snaketrain.config.references import load  # noqa: E402
-from snaketrain.config.schema import (  # noqa: E402
-    Model,
-    Train,
-)
+from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.data.loading.batches import MicroBatch  # noqa: E402
 from snaketrain.data.loading.examples import Packed, Splits  # noqa: E402
 from snaketrain.strategies.shards import local_tensor  # noqa: E402

@@ -34,7 +34,7 @@ def test_a_training_that_always_starts_over_does_not_pass(data, tmp_path):
     restarting = tmp_path / "restarting.py"
     restarting.write_text(f"""
 import runpy
-from snaketrain.training.checkpoints.store import Checkpoints
+from snaketrain.training.checkpoints.store import Checkpoints  # noqa: E402
 
 Checkpoints.restore = lambda self, learner, memory: 0
 runpy.run_path({str(forking.SCRIPT)!r}, run_name="__main__")

@@ -23,7 +23,7 @@ CNN = Model(use=f"{EXAMPLES}/digits.py:SmallCnn", arguments={"channels": 4})
 ACCURACY = {"use": "torchmetrics.classification.MulticlassAccuracy", "arguments": {"num_classes": 10, "average": "macro"}}
 DIGITS = {"use": "module", "arguments": {"losses": {"output": "torch.nn.CrossEntropyLoss"}, "metrics": {"accuracy": ACCURACY}}}
 AVERAGING = """
-import torch
+import torch  # noqa: E402
 import torch.distributed
 from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
@@ -163,7 +163,7 @@ def test_the_trainer_of_the_documentation_clips_weights_after_each_update(tmp_pa
 
 DRAWN = """
 import os
-from snaketrain.tasks.text_classification import TextClassification
+from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
 
 class Drawn(TextClassification):
     metrics, evaluations = {"score": "max"}, 0
@@ -174,7 +174,7 @@ class Drawn(TextClassification):
 """
 UNEVEN = """
 import os
-from snaketrain.tasks.text_classification import TextClassification
+from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
 
 class Uneven(TextClassification):
     def evaluation_step(self, outputs, batch):

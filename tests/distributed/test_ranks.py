@@ -12,7 +12,7 @@ from snaketrain.runtime.journal import read_events
 RUNNER = """
 import json, os, sys
 from pathlib import Path
-from torch import nn
+from torch import nn  # noqa: E402
 from snaketrain.strategies.ddp import Ddp
 
 before = len(os.listdir("/proc/self/fd"))
@@ -44,7 +44,7 @@ def test_open_files_of_a_rank_grow_with_the_logarithm_of_the_number_of_ranks(tmp
 
 TASK = """
 import os, signal, torch
-from snaketrain.tasks.text_classification import TextClassification
+from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
 
 class Failing(TextClassification):
     def __init__(self, how):

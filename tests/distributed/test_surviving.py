@@ -27,8 +27,8 @@ import signal
 import time
 from pathlib import Path
 
-import torch
-from snaketrain.tasks.text_classification import TextClassification
+import torch  # noqa: E402
+from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
 
 
 class Odd(TextClassification):

@@ -29,7 +29,7 @@ ARGUMENTS = {
 }
 OWN_CODE = """
 import hashlib, json, logging, os
-from snaketrain.tasks.text_classification import TextClassification
+from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
 
 DB_PASS = "{planted-c1}"
 ADDRESS = "https://anna:{planted-c2}@data.example"

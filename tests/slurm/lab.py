@@ -67,7 +67,7 @@ class Workflow:
 
     def __init__(self, folder: Path, *options: str, python: str | Path = sys.executable):
         self.folder = folder
-        self.output = open(folder / "snakemake.out", "a")
+        self.output = open(folder / "snakemake.out", "a")  # noqa: SIM115 - open as long as the process
         profile = ["--profile", REPOSITORY / "profiles/slurm", "--slurm-init-seconds-before-status-checks", 1]
         self.command = [str(word) for word in (python, *self.before_options(), *profile, *options)]
         as_in_terminal = ["env", "--default-signal=INT"]  # the tests may have been started with Ctrl-C ignored, like a background job

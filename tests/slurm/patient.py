@@ -23,7 +23,7 @@ class Words(nn.Module):
 
 
 class Patient(Task):
-    metrics = {"loss": "min", "accuracy": "max"}
+    metrics = {"loss": "min", "accuracy": "max"}  # noqa: RUF012
 
     def build(self, model, folder, data):
         return {"model": Words(data["vocab_size"], **model["arguments"])}

@@ -33,7 +33,7 @@ import os
 import sys
 import time
 
-import torch
+import torch  # noqa: E402
 
 
 class Images(torch.utils.data.Dataset):

@@ -10,8 +10,7 @@ import pytest
 from workspace import make_workspace
 
 from snaketrain.evaluation import comparing
-from snaketrain.evaluation.comparing import curves, seconds_training
-from snaketrain.evaluation.differences import differing_settings
+from snaketrain.evaluation.comparing import curves, differing_settings, seconds_training
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.stages import settings_words
 

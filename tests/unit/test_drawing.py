@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from snaketrain.evaluation import learning_curves
-from snaketrain.evaluation.drawing import draw, plt
+from snaketrain.evaluation import page
+from snaketrain.evaluation.results import draw, plt
 from snaketrain.labels.base import drawable
 
 ODD = r"$_{bad$ \frac{"
@@ -32,7 +32,7 @@ def test_plots_with_unusual_names(tmp_path, kind):
 def test_curves_with_unusual_metrics_and_runs(tmp_path):
     curves = {name: {"train/loss": [(1, 0.5), (2, 0.25)], f"eval/{ODD}": [(2, 0.5)]} for name in (ODD, "plain")}
     groups = [{"run": name, "members": [{"run": name, "selected_step": 2}]} for name in curves]
-    learning_curves.draw_file(tmp_path / "curves.png", groups, curves, [ODD])
+    page.draw_curves(tmp_path / "curves.png", groups, curves, [ODD])
     assert (tmp_path / "curves.png").stat().st_size > 5000
 
 
@@ -41,7 +41,7 @@ def test_a_configuration_has_one_colour_a_band_and_a_star_for_each_seed():
     members = [{"run": "a-0", "selected_step": 3}, {"run": "a-1", "selected_step": 2}]
     groups = [{"run": "a", "members": members}, {"run": "b", "members": [{"run": "b", "selected_step": 7}]}]
     figure, axes = plt.subplots()
-    learning_curves.draw_panel(axes, "eval/f1", groups, curves)
+    page.draw_panel(axes, "eval/f1", groups, curves)
     mean, empty = axes.get_lines()
     assert [list(mean.get_xdata()), list(mean.get_ydata())] == [[1, 2], pytest.approx([0.3, 0.5])] and not len(empty.get_xdata())
     band, stars, _ = axes.collections
@@ -53,7 +53,7 @@ def test_a_configuration_has_one_colour_a_band_and_a_star_for_each_seed():
 def test_many_points_do_not_make_the_page_large():
     curves = {"a": {"train/loss": [(step, (step * 7919) % 1000) for step in range(50_000)]}}
     groups = [{"run": "a", "members": [{"run": "a", "selected_step": 1}]}]
-    drawn = learning_curves.pictures(groups, curves, [])["training loss"]
+    drawn = page.pictures_of_curves(groups, curves, [])["training loss"]
     assert 10_000 < len(drawn["light"]) < 300_000
 
 

@@ -16,7 +16,7 @@ def caused_by(error: BaseException) -> BaseException:
         try:
             raise error
         except type(error):
-            raise ValueError("writing failed")
+            raise ValueError("writing failed")  # noqa: B904 - as libraries do
     except ValueError as other:
         return other
 

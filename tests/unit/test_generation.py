@@ -15,9 +15,9 @@ from snaketrain.data.loading.examples import NO_TARGET, padded
 from snaketrain.evaluation.predicting import predict
 from snaketrain.strategies.single import Single
 from snaketrain.tasks.causal_lm import CausalLm
+from snaketrain.tasks.metrics import rouge, text_metrics, text_sums, token_f1
 from snaketrain.tasks.predicting_tokens import TokenPrediction, split_answer
 from snaketrain.tasks.seq2seq import Seq2seq
-from snaketrain.tasks.text_metrics import rouge, text_metrics, text_sums, token_f1
 from snaketrain.training.state import TrainState
 
 END = PAD = 0

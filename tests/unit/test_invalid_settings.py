@@ -36,7 +36,7 @@ OF_MODULE = {
     "select": {"metric": "loss"},
 }
 MINE = """
-import torch
+import torch  # noqa: E402
 
 from snaketrain import Callback
 
@@ -71,7 +71,7 @@ class Watch(Callback):
 
 
 class Task:
-    metrics = {"loss": "min"}
+    metrics = {"loss": "min"}  # noqa: RUF012
 
     def __init__(self, strength: float):
         pass

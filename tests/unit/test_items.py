@@ -19,8 +19,8 @@ from snaketrain.training.building import build, make_task
 
 SOURCE = """
 import random
-import numpy as np
-import torch
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
 
 class Squares:
     label_names = ["even", "odd"]

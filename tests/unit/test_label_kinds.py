@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss, mean_absolute_er
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from snaketrain.tasks.measuring import Measuring
+from snaketrain.tasks.metrics import Measuring
 from snaketrain.tasks.text_classification import TextClassification
 
 NAMES = ["actor", "music", "never", "plot"]  # one class never occurs and is never predicted

@@ -171,5 +171,5 @@ def test_rules_import_only_light_packages():
 
 
 def test_plots_use_one_configuration_of_matplotlib():
-    """`drawing.py` makes sure that no name is parsed as a formula."""
-    assert [name for name in FILES if "matplotlib" in tops(of(name))] == ["snaketrain.evaluation.drawing"]
+    """It makes sure that no name is parsed as a formula."""
+    assert [name for name in FILES if "matplotlib" in tops(of(name))] == ["snaketrain.evaluation.results"]

@@ -108,8 +108,8 @@ def test_budgets_count_real_tokens_where_nothing_is_padded():
 
 READS = """
 import sys
-import pyarrow
-from snaketrain.data.loading.examples import TextExamples
+import pyarrow  # noqa: E402
+from snaketrain.data.loading.examples import TextExamples  # noqa: E402
 from snaketrain.data.loading.examples import Blocks, Packed
 
 examples = TextExamples(sys.argv[1], pad_token_id=0)

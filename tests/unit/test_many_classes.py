@@ -8,12 +8,11 @@ import pyarrow
 import pytest
 from sklearn.metrics import confusion_matrix, f1_score, log_loss
 
-from snaketrain.evaluation.mistakes import MOST_IN_MATRIX, mistakes_of
+from snaketrain.evaluation.page import MOST_IN_MATRIX, mistakes_of
 from snaketrain.evaluation.paired import Contender, difference
-from snaketrain.evaluation.predictions import Predictions, read_predictions
+from snaketrain.evaluation.predictions import METRICS, Predictions, metric_of, read_predictions
 from snaketrain.evaluation.results import write_results
 from snaketrain.evaluation.unlabelled import write_predictions
-from snaketrain.evaluation.weighted_metrics import METRICS, metric_of
 from snaketrain.labels.classes import MOST_IN_FULL, MOST_PROBABLE
 from snaketrain.labels.one_class import MOST_PAIRS
 from snaketrain.runtime.strict_json import JsonObject

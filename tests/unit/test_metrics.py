@@ -14,8 +14,8 @@ from snaketrain.labels import label_kind
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
 from snaketrain.tasks.base import Task
-from snaketrain.tasks.measuring import Measuring
 from snaketrain.tasks.metric_names import KNOWN
+from snaketrain.tasks.metrics import Measuring
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.building import add_metrics
 
@@ -195,7 +195,7 @@ def test_metrics_that_do_not_suit_the_data_are_refused(metrics, words):
 
 
 class Own(Task):
-    metrics = {"loss": "min"}
+    metrics = {"loss": "min"}  # noqa: RUF012
 
 
 def test_a_task_that_does_not_say_what_metrics_compare_is_refused():

@@ -12,13 +12,13 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Metric
 from snaketrain.orchestration.preflight import examine
 from snaketrain.tasks.losses import arguments_of, call
-from snaketrain.tasks.measuring import Measuring
+from snaketrain.tasks.metrics import Measuring
 from snaketrain.tasks.module import Module
 from snaketrain.training.building import add_metrics
 
 MINE = """
-import torch
-from torch import nn
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
 from snaketrain.tasks.metrics import OfRows, Sum
 
 class Two(nn.Module):

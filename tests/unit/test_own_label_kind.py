@@ -55,7 +55,7 @@ from snaketrain.evaluation.results import write_results
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.inspection.task_metrics import metrics_of_task
 from snaketrain.labels import label_kind_file
-from snaketrain.tasks.text_classification import TextClassification
+from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
 
 folder, tokenizer = Path("work"), Path(sys.argv[1])
 folder.mkdir()

@@ -18,8 +18,7 @@ from workspace import make_workspace
 
 import compare_runs
 from snaketrain.evaluation import comparing
-from snaketrain.evaluation.mistakes import hardest, mistakes_of
-from snaketrain.evaluation.page import page
+from snaketrain.evaluation.page import hardest, mistakes_of, page
 from snaketrain.evaluation.predictions import Predictions
 from snaketrain.evaluation.verdicts import Looks
 from snaketrain.runtime.manifests import Manifest, digests, log_digests, read_manifest, write_manifest

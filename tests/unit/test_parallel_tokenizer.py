@@ -90,7 +90,7 @@ def test_processes_end_with_their_parent(tiny_tokenizer, tmp_path, number):
     script.write_text(f"""
 import signal, sys
 sys.path.insert(0, {str(Path(__file__).resolve().parents[2] / "workflow/scripts")!r})
-import pyarrow
+import pyarrow  # noqa: E402
 from pathlib import Path
 from functools import partial
 from snaketrain.data.tokenizer_files import ParallelTokenizer, make_tokenizer

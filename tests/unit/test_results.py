@@ -18,9 +18,8 @@ from sklearn.metrics import (
     recall_score,
 )
 
-from snaketrain.evaluation.predictions import read_predictions
+from snaketrain.evaluation.predictions import named, read_predictions
 from snaketrain.evaluation.results import write_results
-from snaketrain.evaluation.weighted_metrics import named
 from snaketrain.labels.classes import ClassReport
 
 NAMES = ["bad", "fair", "good", "never"]

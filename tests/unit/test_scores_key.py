@@ -1,10 +1,11 @@
 """Scores are reused only if nothing that affects them has changed."""
 
+from argparse import Namespace
 from dataclasses import replace
 
 import pytest
 
-from snaketrain.evaluation.scoring import ScoredSet, scores_key
+from snaketrain.evaluation.scoring import ScoredSet, Scoring
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.stages import JobSettings
 
@@ -16,6 +17,14 @@ DATA = Manifest("prepare_data", "d", [], {}, {"train.arrow": "4567"})
 PREPARED = Manifest("prepare_set", "p", [], {}, {"test.arrow": "cdef"})
 SET = ScoredSet("test", PREPARED, "test")
 MODEL = Manifest("fetch_model", "m", [], {}, {"config.json": "89ab"})
+
+
+def scores_key(given, device, training, weights, data, scored, model) -> str:
+    """The name of the folder of the scores."""
+    arguments = Namespace(device=device, output="evaluation/manifest.json")
+    return Scoring(arguments, given, training, data, model).folder(weights, scored).name
+
+
 KEY = scores_key(GIVEN, "cpu", TRAINING, WEIGHTS, DATA, SET, MODEL)
 
 

@@ -15,7 +15,7 @@ from snaketrain.config.runs import read_runs
 from snaketrain.config.schema.search import Search
 from snaketrain.config.searches import read_searches, unranked_sweeps
 from snaketrain.config.trials import Trial, Trials
-from snaketrain.evaluation.halving import AtRung, decide
+from snaketrain.evaluation.paired import AtRung, decide
 from snaketrain.evaluation.predictions import Predictions
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.manifests import Manifest, digests, read_manifest, write_manifest

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from snaketrain.evaluation.shared_steps import drawn, picture_of, tree_of
+from snaketrain.evaluation.page import drawn, picture_of, tree_of
 
 
 def journal(last: int, reused: tuple[int, str] | None = None) -> list[dict[str, Any]]:

@@ -15,12 +15,12 @@ from snaketrain.orchestration.preflight import examine
 from snaketrain.strategies import make_strategy
 
 OWN = """
-from torch import nn
+from torch import nn  # noqa: E402
 
 from snaketrain.strategies import distributed, tensor_parallel
 from snaketrain.strategies.ddp import Ddp
 from snaketrain.strategies.fairscale_fsdp import FairscaleFsdp
-from snaketrain.strategies.single import Single
+from snaketrain.strategies.single import Single  # noqa: E402
 
 
 class Rings(Ddp):

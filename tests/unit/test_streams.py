@@ -21,7 +21,7 @@ from snaketrain.orchestration.preflight import examine
 from snaketrain.training.plan import Plan
 
 SOURCE = """
-import torch
+import torch  # noqa: E402
 
 
 class Plain:

@@ -11,7 +11,7 @@ import torch
 from workspace import make_workspace
 
 from snaketrain.evaluation import comparing
-from snaketrain.evaluation.constant_answers import baselines
+from snaketrain.evaluation.predicting import baselines
 from snaketrain.evaluation.results import write_results
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.journal import Journal, as_line, read_events

@@ -21,7 +21,7 @@ OWN = """
 import copy
 from pathlib import Path
 
-import torch
+import torch  # noqa: E402
 from points import Classify
 from snaketrain import Callback
 

@@ -176,7 +176,7 @@ def test_a_mark_of_one_run_is_not_that_of_all(tmp_path, monkeypatch):
     """A trunk is an old input of the run that continued it, and a new one of the other."""
 
     class Ancient(str):
-        flags = {"ancient": True}
+        flags = {"ancient": True}  # noqa: RUF012
 
     monkeypatch.chdir(tmp_path)
     (trunk,), (first, second) = short().trunks.known, short().runs

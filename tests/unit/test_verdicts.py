@@ -11,9 +11,8 @@ from scipy import stats
 from sklearn import metrics as reference
 
 from snaketrain.evaluation.paired import Contender, bootstrap, difference, level_of, mcnemar_test, over_seeds
-from snaketrain.evaluation.predictions import Predictions, read_predictions
+from snaketrain.evaluation.predictions import METRICS, Predictions, metric_of, read_predictions
 from snaketrain.evaluation.verdicts import Looks, verdict, warnings
-from snaketrain.evaluation.weighted_metrics import METRICS, metric_of
 from snaketrain.runtime.strict_json import rounded
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -320,10 +319,10 @@ def test_runs_below_their_baseline_are_named():
     def row(run, value, mode="max"):
         return {"run": run, "selected_by": "f1", "mode": mode, "test_f1": value, "test_baseline": 0.5}
 
-    assert warnings([row("good", 0.6), row("low", 0.4, "min")]) == []
-    (found,) = warnings([row("good", 0.6), row("equal", 0.5), row("high", 0.61, "min")])
+    assert warnings([row("good", 0.6), row("low", 0.4, "min")], Looks()) == []
+    (found,) = warnings([row("good", 0.6), row("equal", 0.5), row("high", 0.61, "min")], Looks())
     assert "equal (test F1 0.500 against 0.500), high (test F1 0.610 against 0.500)." in found and "good" not in found
-    (found,) = warnings([row(f"run{n}", 0.1) for n in range(7)])
+    (found,) = warnings([row(f"run{n}", 0.1) for n in range(7)], Looks())
     assert found.endswith("and 2 more.")
 
 
@@ -394,4 +393,6 @@ def test_a_training_whose_code_changed_in_its_middle_is_in_no_verdict():
     saved = {f"{name}-0": of_answers(answers(right)) for name, right in (("a", 180), ("b", 120), ("c", 100))}
     assert verdict(configurations, lambda run, split: saved[run]).startswith("b is")
     row = configurations[0]["members"][0] | {"selected_by": "accuracy", "mode": "max"}
-    assert warnings([row]) == ["Warning: mixed, and so neither ranked nor in the verdict: a-0 (code.mine.py changed after step 4)."]
+    assert warnings([row], Looks()) == [
+        "Warning: mixed, and so neither ranked nor in the verdict: a-0 (code.mine.py changed after step 4)."
+    ]

@@ -9,12 +9,10 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from snaketrain.evaluation import comparing, learning_curves, verdicts
+from snaketrain.evaluation import comparing, verdicts
 from snaketrain.evaluation.comparing import FinishedRun, Row
-from snaketrain.evaluation.mistakes import Mistakes, mistakes_of
-from snaketrain.evaluation.page import Comparison, page
+from snaketrain.evaluation.page import Comparison, Mistakes, draw_curves, mistakes_of, page, picture_of, tree_of
 from snaketrain.evaluation.predictions import Predictions, read_predictions
-from snaketrain.evaluation.shared_steps import picture_of, tree_of
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import Manifest, read_manifest, verify, write_text
 from snaketrain.runtime.strict_json import rounded, spoken
@@ -61,7 +59,7 @@ def main(args: Namespace) -> None:
     if checkpoints := comparing.checkpoint_rows(runs):
         comparing.table(checkpoints).to_csv(folder / CHECKPOINTS, index=False)
     curves = {run["run"]: run["curves"] for run in runs}
-    learning_curves.draw_file(folder / "learning_curves.png", made.groups, curves, comparing.chosen_by(made.rows))
+    draw_curves(folder / "learning_curves.png", made.groups, curves, comparing.chosen_by(made.rows))
     write_text(folder / "index.html", page(made))
     verdict = "\n".join([made.verdict, *made.warnings])
     print(f"{summary(made.rows, comparing.metrics_of(runs), comparing.sets_of(runs))}\n{verdict}")
@@ -102,7 +100,7 @@ def compare(
         rows,
         groups,
         verdicts.verdict(groups, predicted, looks),
-        [*verdicts.warnings(rows), *verdicts.lost_looks(looks)],
+        verdicts.warnings(rows, looks),
         list(verdicts.below_baseline(rows)),
         [each for each in found if each],
         unfinished,

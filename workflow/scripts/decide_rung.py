@@ -8,8 +8,8 @@ from functools import partial
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Select
 from snaketrain.config.schema.search import Search
-from snaketrain.evaluation.halving import AtRung, decide
-from snaketrain.evaluation.predictions import examples_of, read_predictions
+from snaketrain.evaluation.paired import AtRung, decide
+from snaketrain.evaluation.predictions import read_predictions
 from snaketrain.runtime import stages, strict_json
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest, verify, write_json
 from snaketrain.runtime.strict_json import Json
@@ -67,9 +67,9 @@ def at_rung(run: str, rung: Manifest, metric: str) -> AtRung:
     step, meant = rung.facts["step"], rung.facts["rung_step"]
     note = f"at step {step} instead of {meant}, which it was past before it was searched" if step != meant else ""
     predictions = read_predictions(rung.folder, "dev", results)
-    return AtRung(
-        run, metrics[metric], metrics.get("loss", math.inf), predictions, examples=examples_of(results), note=note, candidate=of_all_seeds
-    )
+    examples = results.get("examples_digest") or ""  # none in results of an earlier version
+    loss = metrics.get("loss", math.inf)
+    return AtRung(run, metrics[metric], loss, predictions, examples=examples, note=note, candidate=of_all_seeds)
 
 
 if __name__ == "__main__":

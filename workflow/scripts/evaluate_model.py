@@ -32,7 +32,7 @@ def main(args: Namespace) -> None:
         verify(*filter(None, (selection, model, test)))
         verify(data, wanted=lambda name: name.startswith(("dev", "test")))
     scoring, weights = Scoring(args, job.given, training, data, model), selection.facts["weights"]
-    if missing := [each for each in sets if not scoring.is_done(weights, each)]:
+    if missing := [each for each in sets if not scoring.stored(weights, each)]:
         scoring.score(selection.folder / "model", weights, missing, args.run_name)
         scoring.close()
     if Ranks.of_environment().rank > 0:  # rank 0 alone writes the results

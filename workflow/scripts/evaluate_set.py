@@ -55,8 +55,8 @@ def score_all(scoring: Scoring, each: ScoredSet, selection: Manifest, kept: list
     """The selected model and the kept checkpoints, as far as they have no scores yet."""
     selected = selection.facts["weights"]
     # decided before any is scored, so that all ranks decide the same
-    with_selected = not scoring.is_done(selected, each)
-    missing = [one for one in kept if not scoring.is_done(one.weights, each) and one.weights != selected]
+    with_selected = not scoring.stored(selected, each)
+    missing = [one for one in kept if not scoring.stored(one.weights, each) and one.weights != selected]
     if with_selected:
         scoring.score(selection.folder / "model", selected, [each], scoring.args.run_name)
     for one in missing:

@@ -79,12 +79,12 @@ def predict(args: argparse.Namespace) -> None:
         print(f"--input: {line}", flush=True)
     files, output = list(found.files.values()), args.output or default_output(args.input)
 
-    from snaketrain.evaluation.unlabelled import Predictor
+    from snaketrain.evaluation.unlabelled import Predictor, load_state
     from snaketrain.training.building import start_strategy
 
     strategy = start_strategy(trained.train, args.device, trained.precision)
-    pretrained = built_from(args.model, trained.model)
-    predictor = Predictor.load(trained, args.model, pretrained, strategy, args.batch_size, args.threads)
+    state = load_state(trained, args.model, built_from(args.model, trained.model), strategy)
+    predictor = Predictor(trained, args.model, state, args.batch_size, args.threads)
     predictor.predict_files(read, files, Path(os.path.commonpath([file.parent for file in files])), output.parent, output.name)
     strategy.finish()
 

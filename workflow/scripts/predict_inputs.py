@@ -39,7 +39,7 @@ def main(args: Namespace) -> None:
         verify(*filter(None, (selection, model, *fetched.values())))
 
     from snaketrain.evaluation.trained_model import TrainedModel
-    from snaketrain.evaluation.unlabelled import Predictor
+    from snaketrain.evaluation.unlabelled import Predictor, load_state
     from snaketrain.training.building import start_strategy
     from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
 
@@ -47,8 +47,8 @@ def main(args: Namespace) -> None:
     trained = TrainedModel.read(folder)
     strategy = start_strategy(trained.train, args.device, trained.precision)
     watch = StallWatchdog(job.folder / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
-    pretrained = model.folder / "files" if model else None
-    predictor = Predictor.load(trained, folder, pretrained, strategy, args.batch_size, args.threads, watch.beat)
+    state = load_state(trained, folder, model.folder / "files" if model else None, strategy)
+    predictor = Predictor(trained, folder, state, args.batch_size, args.threads, watch.beat)
     files = []
     for name, each in inputs.items():
         paths = [fetched[name].folder / file for file in fetched[name].files]

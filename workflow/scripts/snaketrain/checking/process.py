@@ -37,7 +37,7 @@ def separated_output() -> TextIO:
     ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-    sys.stdin = open(os.devnull, encoding="utf-8")
+    sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - code that reads from it gets nothing
     os.dup2(sys.stdin.fileno(), 0)
     faulthandler.enable()
     return ours

@@ -23,8 +23,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 # files of these folders that share code, and are no task or strategy by themselves
 HELPERS = (
-    "answering", "context_attention", "cut_logits", "distributed", "generation", "measuring", "mesh_base", "optimizer_state", "pipelining",
-    "sequence",
+    "context_attention", "cut_logits", "distributed", "generation", "mesh_base", "optimizer_state", "pipelining", "sequence",
 )  # fmt: skip
 
 

@@ -310,7 +310,7 @@ class CachedFiles:
 
     def _opened(self, wanted: StoredFile) -> BinaryIO:
         path = self.folder / wanted.key
-        file = open(path, "rb")
+        file = open(path, "rb")  # noqa: SIM115 - the caller closes it
         with suppress(FileNotFoundError):
             os.utime(path)  # it is the one used last
         return file

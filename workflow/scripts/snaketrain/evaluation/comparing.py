@@ -3,13 +3,12 @@
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
 import pandas as pd
 
-from snaketrain.evaluation.predictions import examples_of
 from snaketrain.runtime.journal import Event, read_events
 from snaketrain.runtime.manifests import Manifest, digest, read_checked, read_manifest, read_result
 from snaketrain.runtime.provenance import one_after_the_other
@@ -164,7 +163,7 @@ def row(run: FinishedRun) -> Row:
     deciding = run["dev"]["metrics"] if selection.get("averaged") else winner["metrics"]  # an average has metrics of its own
     line |= {"selected_value": deciding.get(selection["metric"]), "data": run["data"].get("name", "")}
     for split, results in results_of(run).items():
-        line[f"{split}_examples_digest"] = examples_of(results)
+        line[f"{split}_examples_digest"] = results.get("examples_digest") or ""  # none in those of an earlier version
         line[f"{split}_examples"] = results.get("examples")
         line |= {f"{split}_{name}": value for name, value in results["metrics"].items()}
         line[f"{split}_low"], line[f"{split}_high"] = results.get("interval") or (None, None)  # of the accuracy
@@ -313,3 +312,17 @@ def group_name(names: list[str]) -> str:
         return names[0]
     common = [parts[0] for parts in zip(*(name.split("-") for name in names), strict=False) if len(set(parts)) == 1]
     return "-".join(common) or ", ".join(names)
+
+
+# these add nothing to the source beside them
+BESIDE_THE_POINT = (".sha256", ".hub_type")
+
+
+def differing_settings(runs: Sequence[Mapping[str, object]], left_out: tuple[str, ...] = BESIDE_THE_POINT) -> list[str]:
+    """Names of the settings that differ between runs; a missing setting equals a null or empty one. `left_out`: suffixes of names to ignore."""
+    names = dict.fromkeys(name for settings in runs for name in settings if not name.endswith(left_out))
+    return [name for name in names if len({_text(settings.get(name)) for settings in runs}) > 1]
+
+
+def _text(value: object) -> str:
+    return json.dumps(value if value or isinstance(value, bool | int | float) else None)

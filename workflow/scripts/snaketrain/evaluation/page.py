@@ -1,23 +1,53 @@
-"""The page that compares all runs: one file, which needs neither network nor server."""
+"""The page that compares all runs and shows what their models get wrong: one file, which needs neither network nor server. And its pictures."""
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jinja2
+import numpy as np
+import pandas as pd
 
-from snaketrain.evaluation import learning_curves
-from snaketrain.evaluation.colours import COLOURS, COLOURS_ON_DARK
-from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup, checkpoint_rows, chosen_by, comparable, metrics_of, sets_of
-from snaketrain.evaluation.differences import differing_settings
-from snaketrain.evaluation.mistakes import Mistakes
+from snaketrain.evaluation import COLOURS, COLOURS_ON_DARK, comparing
+from snaketrain.evaluation.comparing import Curves, FinishedRun, Row, SeedGroup, differing_settings
+from snaketrain.evaluation.predictions import Predictions, errors, named
+from snaketrain.evaluation.results import Axes, Line2D, in_both_themes, plt
+from snaketrain.labels import label_kinds
+from snaketrain.labels.base import drawable
+from snaketrain.labels.classes import ClassReport
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.strict_json import rounded, spoken
+from snaketrain.runtime.journal import Event, all_events
+from snaketrain.runtime.strict_json import JsonObject, is_number, rounded, spoken
 
 VERSIONS = "versions of packages"
 PICTURE = "data:image/"
-MOST_CHARACTERS = 60  # of a setting
+LONGEST_SETTING, LONGEST_EXAMPLE = 60, 300  # characters
+MOST_EXAMPLES, MOST_CLASSES, MOST_IN_MATRIX = 8, 40, 12
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """Figures for each class, the confusion matrix, the reliability plot, and the hardest examples."""
+
+    run: str
+    split: str
+    classes: dict[str, JsonObject]  # the most frequent ones
+    rarer: int  # number of the others
+    confusion: list[list[int]] | None  # None: too many classes
+    confusion_names: list[str]
+    confused: list[tuple[str, str, int]]  # instead of the matrix: true, predicted, examples
+    reliability: dict[str, str] | None  # a picture in both themes
+    ece: float | None
+    hardest: list[dict[str, str]]  # cells by the names of their columns
+    order: str  # of the hardest examples, in words
+
+    @property
+    def hardest_columns(self) -> list[str]:
+        return [column for column in self.hardest[0] if column != "id"]
 
 
 @dataclass(frozen=True)
@@ -36,18 +66,14 @@ class Comparison:
 
 def page(made: Comparison) -> str:
     conceal = functools.cache(hidden)  # many cells have the same text
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
+    environment = templates(
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: conceal(value) if type(value) is str and not value.startswith(PICTURE) else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
     )
     environment.filters |= {"figure": rounded, "setting": setting, "spoken": spoken}
-    chosen, rows, runs = chosen_by(made.rows), made.rows, made.runs
-    metrics, scored = metrics_of(runs), "test" if any(run["test"]["metrics"] for run in runs) else "dev"
-    checkpoints = checkpoint_rows(runs)
+    chosen, rows, runs = comparing.chosen_by(made.rows), made.rows, made.runs
+    metrics, scored = comparing.metrics_of(runs), "test" if any(run["test"]["metrics"] for run in runs) else "dev"
+    checkpoints, sets = comparing.checkpoint_rows(runs), comparing.sets_of(runs)
     settings = differing_settings([run["settings"] for run in runs])
     if different := differing_settings([run["versions"] for run in runs if run["versions"]]):
         versions = {run["run"]: ", ".join(f"{name} {run['versions'].get(name, 'unknown')}" for name in different) for run in runs}
@@ -58,28 +84,268 @@ def page(made: Comparison) -> str:
         several_seeds=[group for group in made.groups if len(group["runs"]) > 1],
         settings=settings,
         settings_below_each_other=len(settings) > len(rows),
-        comparable=len(comparable(rows)) == 1,
+        comparable=len(comparing.comparable(rows)) == 1,
         chosen_by=chosen,
         metrics=metrics,
         scored=scored,
         columns={"test": metrics if scored == "test" else [], "dev": chosen if scored == "test" else metrics},
-        sets={name: metrics_on(name, rows, metrics) for name in sets_of(runs)},
-        mean_keys=[*(f"test_{name}" for name in metrics), *(f"test.{each}_{name}" for each in sets_of(runs) for name in chosen)],
+        sets={name: [metric for metric in metrics if any(row.get(f"test.{name}_{metric}") is not None for row in rows)] for name in sets},
+        mean_keys=[*(f"test_{name}" for name in metrics), *(f"test.{each}_{name}" for each in sets for name in chosen)],
         checkpoints=checkpoints,
         checkpoint_metrics=[name for name in metrics if any(name in each for each in checkpoints)],
         confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), 0.95),
-        curves=learning_curves.pictures(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
+        curves=pictures_of_curves(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
         colours=list(zip(COLOURS, COLOURS_ON_DARK, strict=True)),
     )
-
-
-def metrics_on(name: str, rows: list[Row], metrics: list[str]) -> list[str]:
-    """The metrics that any run has on an evaluation set."""
-    return [metric for metric in metrics if any(row.get(f"test.{name}_{metric}") is not None for row in rows)]
 
 
 def setting(value: object) -> str:
     text = "–" if value is None or value == {} else hidden(str(value))  # half a secret would not be recognised
     if all(part.isidentifier() for part in text.split(".")):
         text = text.rpartition(".")[2]  # of a class its name; the page shows the rest under the mouse
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
+    return shortened(text, LONGEST_SETTING)
+
+
+def shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+# --- Mistakes
+
+
+def mistakes_of(run: str, results: JsonObject, predictions: Predictions | None) -> Mistakes | None:
+    """None if there is nothing to show beyond the metrics."""
+    classes, confusion = results.get("classes") or {}, results.get("confusion")
+    most = sorted(classes.items(), key=lambda item: -item[1]["examples"])[:MOST_CLASSES]
+    fits = confusion is not None and len(confusion) <= MOST_IN_MATRIX
+    found, order = hardest(predictions) if predictions else ([], "")
+    made = Mistakes(
+        run=run,
+        split=results["split"],
+        classes=dict(most),
+        rarer=len(classes) - len(most),
+        confusion=confusion if fits else None,
+        confusion_names=list(classes),
+        confused=most_confused(list(classes), np.array(confusion)) if confusion is not None and not fits else most_frequent(results),
+        reliability=reliability_plot(results),
+        ece=results.get("calibration_error"),
+        hardest=found,
+        order=order,
+    )
+    return made if made.classes or made.reliability or made.hardest else None
+
+
+def reliability_plot(results: JsonObject) -> dict[str, str] | None:
+    kind = label_kinds().get(results["kind"])
+    if kind is None or not issubclass(kind.report, ClassReport) or not results.get("reliability"):
+        return None
+    return in_both_themes(partial(kind.report.draw_reliability, results=results))
+
+
+def most_confused(names: list[str], confusion: np.ndarray) -> list[tuple[str, str, int]]:
+    wrong = confusion * (1 - np.eye(len(names), dtype=int))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_IN_MATRIX]
+    cells = (np.unravel_index(place, wrong.shape) for place in order)
+    return [(names[true], names[predicted], int(wrong[true, predicted])) for true, predicted in cells if wrong[true, predicted]]
+
+
+def most_frequent(results: JsonObject) -> list[tuple[str, str, int]]:
+    """Of classes that are too many for a matrix in the results."""
+    most = results["confused"]["most_frequent"] if "confused" in results else []
+    return [(pair["true"], pair["predicted"], pair["examples"]) for pair in most[:MOST_IN_MATRIX]]
+
+
+def hardest(predictions: Predictions) -> tuple[list[dict[str, str]], str]:
+    """The examples that the model gets most wrong, and what orders them."""
+    sizes, column, order = how_wrong(predictions)
+    table = predictions.table
+    shown = [name for name in ("id", "text", "text_pair", "label", "predicted") if name in table]
+    rows = [row for row in np.argsort(-sizes, kind="stable")[:MOST_EXAMPLES].tolist() if sizes[row] > 0]
+    titles = {name: {"label": "true", "text_pair": "text pair"}.get(name, name) for name in shown}
+    cells = [{titles[name]: shortened(table[name][row], LONGEST_EXAMPLE) for name in shown} | {column: rounded(sizes[row])} for row in rows]
+    return cells, order
+
+
+def how_wrong(predictions: Predictions) -> tuple[np.ndarray, str, str]:
+    """How wrong each prediction is, 0 if it is right; what that number is called; and the order of the examples, in words."""
+    table = predictions.table
+    if predictions.form == "class":
+        wrong = table["label"] != table["predicted"]
+        return (predictions.numbers("probability") * wrong).to_numpy(float), "probability", "Confident mistakes: the most probable first"
+    if predictions.form == "classes":
+        missed = largest_error(predictions)
+        return np.where(missed > 0.5, missed, 0), "error", "By the largest error of a class's probability"
+    if predictions.form == "number":
+        return np.nan_to_num(np.abs(errors(predictions))), "error", "The largest errors first"
+    losses = predictions.numbers("loss") if "loss" in table else pd.Series(0.0, table.index)
+    return np.nan_to_num(losses.to_numpy(float)), "loss", "The highest losses first"
+
+
+def largest_error(predictions: Predictions) -> np.ndarray:
+    if "largest_error" in predictions.table:  # of too many classes, whose probabilities were not saved
+        return predictions.numbers("largest_error").to_numpy(float)
+    probabilities = predictions.table[[f"p_{name}" for name in predictions.classes]].to_numpy(float)
+    missed: np.ndarray = np.abs(probabilities - named(predictions, "label").toarray()).max(1)
+    return missed
+
+
+# --- Learning curves: a colour for each configuration, a band over its seeds, and a star at each chosen step.
+
+LINES = ("-", "--", ":", "-.")
+FEW = 30  # points that are marked one by one
+MANY = 20_000  # points in a panel; more are drawn as pixels, so that the page stays small
+
+
+def panels_of(metrics: Sequence[str]) -> dict[str, str]:
+    """Titles by the names of curves. `metrics`: those that chose the checkpoints."""
+    titles = {"train/loss": "training loss", "eval/loss": "development loss"}
+    return titles | {f"eval/{metric}": f"development {drawable(spoken(metric))}" for metric in metrics}
+
+
+def draw_curves(path: Path, groups: Sequence[SeedGroup], curves: Mapping[str, Curves], metrics: Sequence[str]) -> None:
+    """All panels side by side, with a legend."""
+    panels = panels_of(metrics)
+    picture, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.6), layout="constrained", squeeze=False)
+    for place, name in zip(axes[0], panels, strict=True):
+        draw_panel(place, name, groups, curves)
+        place.set_title(panels[name])
+    lines, labels = axes[0][0].get_legend_handles_labels()
+    star = Line2D([], [], marker="*", markersize=12, color="grey", linestyle="")
+    picture.legend([*lines, star], [*labels, "chosen step"], loc="outside lower center", ncols=min(4, len(labels) + 1), frameon=False)
+    picture.savefig(path, dpi=120)
+    plt.close(picture)
+
+
+def pictures_of_curves(groups: Sequence[SeedGroup], curves: Mapping[str, Curves], metrics: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The panels by their titles, each in both themes."""
+    drawn = panels_of(metrics).items()
+    return {title: in_both_themes(partial(draw_panel, name=name, groups=groups, curves=curves)) for name, title in drawn}
+
+
+def draw_panel(axes: Axes, name: str, groups: Sequence[SeedGroup], curves: Mapping[str, Curves]) -> None:
+    for number, group in enumerate(groups):
+        colour, line = f"C{number % len(COLOURS)}", LINES[number // len(COLOURS) % len(LINES)]
+        several = [dict(curves[member["run"]].get(name, [])) for member in group["members"]]
+        draw_configuration(axes, several, colour, line, drawable(group["run"]))
+        if name.startswith("eval/"):
+            mark_chosen(axes, group["members"], several, colour)
+    if sum(np.size(line.get_xdata()) for line in axes.get_lines()) > MANY:
+        for drawn in (*axes.get_lines(), *axes.collections):
+            drawn.set_rasterized(True)
+    axes.set_xlabel("step")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_configuration(axes: Axes, several: list[dict[int, float]], colour: str, line: str, label: str) -> None:
+    """The mean over the seeds, at the steps that all have reached, and a band from the lowest to the highest."""
+    shared = sorted(set.intersection(*map(set, several)))
+    steps = [step for step in shared if all(is_number(curve[step]) for curve in several)]
+    values = [[curve[step] for curve in several] for step in steps]
+    means, marker = list(map(statistics.fmean, values)), "o" if len(steps) < FEW else ""
+    axes.plot(steps, means, color=colour, linestyle=line, linewidth=1.6, marker=marker, markersize=3, label=label)
+    if len(several) > 1:
+        axes.fill_between(steps, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.2, linewidth=0)
+
+
+def mark_chosen(axes: Axes, members: Sequence[Row], several: list[dict[int, float]], colour: str) -> None:
+    chosen = [member["selected_step"] for member in members]
+    points = [(step, curve[step]) for step, curve in zip(chosen, several, strict=True) if is_number(curve.get(step))]
+    steps, values = [step for step, _ in points], [value for _, value in points]
+    axes.scatter(steps, values, marker="*", s=160, color=colour, edgecolors=axes.get_facecolor(), linewidths=0.8, zorder=4)
+
+
+# --- Shared steps: a line for each training, from the step at which it branches off another one to its end.
+
+WIDTH, ROW, LEFT, TOP = 460.0, 24.0, 8.0, 12.0
+LABEL_GAP, CHARACTER = 8.0, 7.5  # between a line and its label, and of a wide font
+JOURNAL = "journal.jsonl"
+
+
+@dataclass
+class Branch:
+    """The steps that a training took itself, and where its line is in the picture."""
+
+    name: str
+    first: int  # the step after which it began; 0: from the start
+    last: int
+    is_run: bool = True
+    branches: list["Branch"] = field(default_factory=list)
+    x1: float = 0.0
+    x2: float = 0.0
+    y: float = 0.0
+    above: float = 0.0  # where the line that it leaves is
+
+    @property
+    def steps(self) -> str:
+        return f"{self.first} to {self.last}"
+
+
+def tree_of(trainings: dict[Path, list[Event]]) -> list[Branch]:
+    """The trainings that begin at step 0, with those that leave them; from the journals of runs, by their folders.
+
+    A trunk, or an earlier training that was reused, is read from the journal in its folder.
+    """
+    found: dict[Path, Branch] = {}
+    roots: list[Branch] = []
+
+    def add(folder: Path, events: Iterable[Event], below: frozenset[Path] = frozenset()) -> Branch:
+        branch, parent = branch_of(folder, events, folder in trainings)
+        found[folder], below = branch, below | {folder}
+        # it may be gone, or have been trained again since, from what had continued it
+        if parent and parent not in below and (parent in found or (parent / JOURNAL).is_file()):
+            (found.get(parent) or add(parent, all_events(parent / JOURNAL), below)).branches.append(branch)
+        else:
+            roots.append(branch)
+        return branch
+
+    for folder, events in trainings.items():
+        if folder not in found:
+            add(folder, events)
+    return roots
+
+
+def branch_of(folder: Path, events: Iterable[Event], is_run: bool) -> tuple[Branch, Path | None]:
+    """A training, and the folder of the one that it continues."""
+    first, last, parent = 0, 0, None
+    for event in events:
+        if event.get("event") == "reused":
+            first, parent = event["step"], Path(event["training"])
+        last = max(last, event.get("step") or 0)
+    # the run or trunk that the training is of
+    name = f"{folder.parents[1].name}, before" if folder.parent.name == "superseded" else folder.parent.name
+    return Branch(name, first, last, is_run), parent
+
+
+def drawn(roots: list[Branch]) -> list[Branch]:
+    """All trainings, each below the one that it leaves."""
+    lines: list[Branch] = []
+
+    def place(branch: Branch, above: float | None) -> None:
+        branch.y = TOP + ROW * len(lines)
+        branch.above = branch.y if above is None else above
+        lines.append(branch)
+        for each in sorted(branch.branches, key=lambda each: (-each.first, each.name)):
+            place(each, branch.y)
+
+    for root in roots:
+        place(root, None)
+    longest = max((line.last for line in lines), default=0) or 1
+    for line in lines:
+        line.x1, line.x2 = (LEFT + WIDTH * step / longest for step in (line.first, line.last))
+    return lines
+
+
+def picture_of(roots: list[Branch]) -> str:
+    """As an SVG of its own; empty where no training has taken over steps of another."""
+    if not any(root.branches for root in roots):
+        return ""
+    lines = drawn(roots)
+    width = max(line.x2 + LABEL_GAP + CHARACTER * len(f"{line.name} {line.steps}") for line in lines)
+    template = templates().get_template("shared_steps.svg.jinja")
+    return template.render(lines=lines, width=width, height=TOP + ROW * len(lines), gap=LABEL_GAP)
+
+
+def templates(**options: Any) -> jinja2.Environment:
+    folder = jinja2.FileSystemLoader(Path(__file__).parent)
+    return jinja2.Environment(loader=folder, autoescape=True, trim_blocks=True, lstrip_blocks=True, **options)

@@ -1,5 +1,6 @@
-"""Metrics and predictions of a task on a split: every example exactly once, gathered from all ranks."""
+"""Metrics and predictions of a trained model on a split: every example exactly once, gathered from all ranks; and those of constant answers."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +12,18 @@ from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.loader import Loader
 from snaketrain.data.loading.training_data import Batch, TrainingData
+from snaketrain.evaluation.results import Rows, Table, report_for
 from snaketrain.models.unread import leave_trained_unread
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Outputs, Task
+from snaketrain.tasks.metrics import Measuring
+from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.building import build, by_slices, load_for_evaluation
-from snaketrain.training.evaluation import Measurements, Rows, as_array, compute_outputs, merged
+from snaketrain.training.evaluation import Measurements, as_array, compute_outputs, merged
 from snaketrain.training.state import TrainState
+
+ROWS_AT_ONCE, LOGITS_AT_ONCE = 10_000, 10_000_000
 
 
 def load_trained(
@@ -64,3 +70,37 @@ def predict(
     bar.close()
     of_ranks = strategy.all_gather_object({column: np.concatenate(rows) for column, rows in columns.items()})
     return measurements.metrics() if measured else {}, merged(of_ranks, len(examples)) if strategy.rank == 0 else {}
+
+
+# --- Baselines: the metrics of constant answers, including those that the configuration adds to the task's.
+
+
+def baselines(task: Task, rows: Rows, table: Table, facts: JsonObject) -> dict[str, JsonObject]:
+    """By the name of the answer, without what is undefined, such as a correlation with a constant.
+
+    If a metric fails on constant answers: a warning and none, and the model's results stand.
+    """
+    try:
+        found = task.baselines({name: torch.from_numpy(values) for name, values in rows.items() if values.dtype.kind != "U"})
+        report = report_for(rows, table, facts) if isinstance(task, TextClassification) else None
+        if report:  # whose own baselines have further metrics
+            labels = report.labels(table["label"])
+            if len(labels := labels[report.known(labels)]):
+                found |= {name: measured_constant(task, logits, labels) for name, logits in report.constants(labels).items()}
+        return {
+            name: {metric: value for metric, value in metrics.items() if not isinstance(value, float) or math.isfinite(value)}
+            for name, metrics in found.items()
+        }
+    except Exception as error:  # in the code of a metric, which may be a user's
+        print(f"warning: no baseline: a metric of the constant answers failed with {type(error).__name__}: {error}", flush=True)
+        return {}
+
+
+def measured_constant(task: Task, logits: np.ndarray, labels: np.ndarray) -> JsonObject:
+    measuring = Measuring(task)
+    at_once = max(1, min(ROWS_AT_ONCE, LOGITS_AT_ONCE // len(logits)))
+    for start in range(0, len(labels), at_once):
+        some = torch.from_numpy(labels[start : start + at_once])
+        some = some.float() if some.is_floating_point() else some
+        measuring.add(torch.from_numpy(logits).float().expand(len(some), -1), {"labels": some}, len(some))
+    return measuring.metrics()

@@ -1,12 +1,22 @@
-"""The predictions that an evaluation saved, from which runs are tested against each other and their mistakes are listed."""
+"""The predictions that an evaluation saved, and their metrics as functions of the examples' weights, so that a bootstrap can resample them."""
 
-from collections.abc import Sequence
+import math
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
+from scipy.stats import spearmanr
+from sklearn import metrics as scikit
 
+from snaketrain.labels.classes import in_cell
 from snaketrain.runtime.strict_json import JsonObject
+
+Metric = Callable[[np.ndarray], float]  # of the examples' weights
 
 
 @dataclass(frozen=True)
@@ -43,11 +53,6 @@ def form_of(results: JsonObject) -> str | None:
     return "class" if results.keys() & {"confusion", "confused"} else "classes" if "classes" in results else "number"
 
 
-def examples_of(results: JsonObject) -> str:
-    """What the metrics were measured on: a digest of the examples in their order; empty in results of an earlier version."""
-    return str(results.get("examples_digest") or "")
-
-
 def of_the_same_examples(several: Sequence[Predictions]) -> bool:
     """Whether their rows belong together: texts and labels are equal, as far as they were saved."""
     first, *others = (each.table for each in several)
@@ -55,3 +60,215 @@ def of_the_same_examples(several: Sequence[Predictions]) -> bool:
     return all(
         len(other) == len(first) and all(column in other and other[column].equals(first[column]) for column in columns) for other in others
     )
+
+
+def metric_of(name: str, predictions: Predictions) -> Metric | None:
+    """None if it cannot be computed from the saved predictions, or differs from the reported value: a task may define another metric of this name."""
+    make = METRICS.get((predictions.form, name))
+    metric = make(predictions) if make else own_column(name, predictions)
+    reported = predictions.metrics.get(name)
+    if metric is None or reported is None:
+        return None
+    return metric if math.isclose(metric(np.ones(len(predictions.table))), reported, rel_tol=1e-3, abs_tol=1e-4) else None
+
+
+def mean(values: np.ndarray) -> Metric:
+    return lambda weights: float(values @ weights / weights.sum())
+
+
+def own_column(name: str, predictions: Predictions) -> Metric | None:
+    """The mean of the column that is named after the metric; for language models, weighted by the `tokens` of each text."""
+    column = "loss" if name == "perplexity" else name
+    if column not in predictions.table:
+        return None
+    values = predictions.numbers(column).to_numpy(float)
+    sizes = predictions.numbers("tokens").to_numpy(float) if "tokens" in predictions.table else np.ones(len(values))
+    values = np.where(sizes > 0, values, 0.0)  # a text of one token has none to predict, and no loss
+    average: Metric = lambda weights: float(values @ (weights * sizes) / (weights @ sizes))  # noqa: E731
+    return (lambda weights: math.exp(average(weights))) if name == "perplexity" else average
+
+
+# --- of one class for each example
+
+
+def right(predictions: Predictions) -> np.ndarray:
+    return (predictions.table["label"] == predictions.table["predicted"]).to_numpy(float)
+
+
+def accuracy(predictions: Predictions) -> Metric:
+    return mean(right(predictions))
+
+
+def by_number(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
+    """The true and the predicted classes."""
+    number = {name: index for index, name in enumerate(predictions.classes)}
+    label, guess = (predictions.table[column].map(number).to_numpy(int) for column in ("label", "predicted"))
+    return label, guess
+
+
+def class_loss(predictions: Predictions) -> Metric | None:
+    columns = [f"p_{name}" for name in predictions.classes]
+    if "label_probability" in predictions.table:  # of too many classes for a column each
+        found = predictions.numbers("label_probability").to_numpy(float)
+    elif predictions.classes and set(columns) <= set(predictions.table):
+        label, _ = by_number(predictions)
+        found = predictions.table[columns].to_numpy(float)[np.arange(len(label)), label]
+    else:
+        return None
+    return mean(-np.log(np.clip(found, 5e-7, None)))  # six digits were saved
+
+
+def macro_f1(predictions: Predictions) -> Metric:
+    (label, guess), classes, hits = by_number(predictions), len(predictions.classes), right(predictions)
+
+    def metric(weights: np.ndarray) -> float:
+        hit, true = np.bincount(label, weights * hits, classes), np.bincount(label, weights, classes)
+        predicted = np.bincount(guess, weights, classes)
+        return float(f1(hit, predicted, true)[predicted + true > 0].mean())  # of the classes that occur or are predicted
+
+    return metric
+
+
+def f1(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """0 for a class that neither occurs nor is predicted."""
+    scores: np.ndarray = 2 * hits / np.maximum(predicted + true, 1)
+    return scores
+
+
+def by_scikit(score: Callable[..., float], **options: object) -> Callable[[Predictions], Metric]:
+    """A score of the predicted classes."""
+    return lambda predictions: weighted(partial(score, **options), *by_number(predictions))
+
+
+def weighted(score: Callable[..., float], label: np.ndarray, guess: np.ndarray) -> Metric:
+    def metric(weights: np.ndarray) -> float:
+        with warnings.catch_warnings():  # of classes that a resample lacks
+            warnings.simplefilter("ignore")
+            return float(score(label, guess, sample_weight=weights))
+
+    return metric
+
+
+def quadratic_weighted_kappa(predictions: Predictions) -> Metric:
+    """With a class that neither occurs nor is predicted, those beside it are still two apart."""
+    return by_scikit(scikit.cohen_kappa_score, weights="quadratic", labels=range(len(predictions.classes)))(predictions)
+
+
+def f1_of_the_second_class(predictions: Predictions) -> Metric | None:
+    return by_scikit(scikit.f1_score, zero_division=0)(predictions) if len(predictions.classes) == 2 else None
+
+
+def of_the_second_class(score: Callable[..., float]) -> Callable[[Predictions], Metric | None]:
+    """A score of the second class's probability, if there are two classes."""
+
+    def make(predictions: Predictions) -> Metric | None:
+        if len(predictions.classes) != 2:
+            return None
+        second = predictions.classes[1]
+        label, guess = (predictions.table["label"] == second).to_numpy(int), predictions.numbers(f"p_{second}").to_numpy(float)
+
+        def metric(weights: np.ndarray) -> float:
+            drawn = weights > 0
+            return weighted(score, label[drawn], guess[drawn])(weights[drawn])
+
+        return metric
+
+    return make
+
+
+# --- of several classes
+
+
+def several_macro_f1(predictions: Predictions) -> Metric:
+    true, predicted = (named(predictions, column) for column in ("label", "predicted"))
+    hits = true * predicted
+    return lambda weights: float(f1(weights @ hits, weights @ predicted, weights @ true).mean())
+
+
+def micro_f1(predictions: Predictions) -> Metric:
+    true, predicted = (named(predictions, column) for column in ("label", "predicted"))
+    hits, both = (true * predicted).sum(1), (true + predicted).sum(1)
+    return lambda weights: float(2 * (weights @ hits) / max(weights @ both, 1))
+
+
+def named(predictions: Predictions, column: str) -> csr_array:
+    """1 where a class is among those in a cell: a row for each example, a column for each class."""
+    number = {name: index for index, name in enumerate(predictions.classes)}
+    cells = [in_cell(cell, predictions.classes) & number.keys() for cell in predictions.table[column]]
+    columns = [number[name] for cell in cells for name in cell]
+    rows = np.repeat(np.arange(len(cells)), list(map(len, cells)))
+    return csr_array((np.ones(len(columns)), (rows, columns)), shape=(len(cells), len(number)))
+
+
+# --- of numbers
+
+
+def labels_and_guesses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
+    """The nine digits that were saved name one number of single precision, as which the evaluation measured it."""
+    labels, guesses = (predictions.numbers(column).to_numpy(np.float32).astype(float) for column in ("label", "predicted"))
+    return labels, guesses
+
+
+def errors(predictions: Predictions) -> np.ndarray:
+    labels, guesses = labels_and_guesses(predictions)
+    missed: np.ndarray = guesses - labels
+    return missed
+
+
+def squared_error(predictions: Predictions) -> Metric:
+    return mean(np.square(errors(predictions)))
+
+
+def root_of_squared_error(predictions: Predictions) -> Metric:
+    squared = squared_error(predictions)
+    return lambda weights: math.sqrt(squared(weights))
+
+
+def spearman(predictions: Predictions) -> Metric:
+    labels, guesses = labels_and_guesses(predictions)
+
+    def metric(weights: np.ndarray) -> float:
+        rows = np.repeat(np.arange(len(labels)), weights.astype(int))  # ranks have no weighted form
+        return float(spearmanr(labels[rows], guesses[rows]).statistic)
+
+    return metric
+
+
+def pearson(predictions: Predictions) -> Metric:
+    values = np.stack(labels_and_guesses(predictions))
+
+    def metric(weights: np.ndarray) -> float:
+        (x, xy), (_, y) = np.cov(values, aweights=weights, ddof=0)
+        return float(xy / math.sqrt(x * y)) if x * y > 0 else math.nan
+
+    return metric
+
+
+def r2(predictions: Predictions) -> Metric:
+    labels, guesses = labels_and_guesses(predictions)
+    return lambda weights: float(scikit.r2_score(labels - labels[0], guesses - labels[0], sample_weight=weights))
+
+
+# by the form of the predictions and the name of the metric
+METRICS: dict[tuple[str | None, str], Callable[[Predictions], Metric | None]] = {
+    ("class", "accuracy"): accuracy,
+    ("class", "macro_f1"): macro_f1,
+    ("class", "loss"): class_loss,
+    ("class", "balanced_accuracy"): by_scikit(scikit.balanced_accuracy_score),
+    ("class", "matthews_correlation"): by_scikit(scikit.matthews_corrcoef),
+    ("class", "f1"): f1_of_the_second_class,
+    ("class", "weighted_f1"): by_scikit(scikit.f1_score, average="weighted", zero_division=0),
+    ("class", "cohen_kappa"): by_scikit(scikit.cohen_kappa_score),
+    ("class", "quadratic_weighted_kappa"): quadratic_weighted_kappa,
+    ("class", "auroc"): of_the_second_class(scikit.roc_auc_score),
+    ("class", "average_precision"): of_the_second_class(scikit.average_precision_score),
+    ("classes", "exact_match"): accuracy,
+    ("classes", "macro_f1"): several_macro_f1,
+    ("classes", "micro_f1"): micro_f1,
+    ("number", "loss"): squared_error,
+    ("number", "mae"): lambda predictions: mean(np.abs(errors(predictions))),
+    ("number", "rmse"): root_of_squared_error,
+    ("number", "pearson"): pearson,
+    ("number", "spearman"): spearman,
+    ("number", "r2"): r2,
+}

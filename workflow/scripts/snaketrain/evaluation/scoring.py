@@ -59,19 +59,23 @@ class Scoring:
     data: Manifest  # on which it was trained
     fetched: Manifest | None  # the model that it started from
 
+    @property
+    def output(self) -> Path:
+        return Path(self.args.output).parent
+
     @cached_property
     def evaluate(self) -> Evaluate:
         return Evaluate.model_validate(from_strings(self.given.settings)["evaluate"])
 
     def folder(self, weights: Mapping[str, str], each: ScoredSet) -> Path:
-        """Where the scores are; `weights`: digests that identify the model's weights."""
-        key = scores_key(self.given, self.args.device, self.training, weights, self.data, each, self.fetched)
-        return Path(self.args.output).parent / "scores" / key
+        """Where the scores are, by all that they depend on; `weights`: digests that identify the model's weights."""
+        settings = [string for string in sorted(self.given.settings) if not string.startswith(REPORT_ONLY)]
+        model = self.fetched and self.fetched.content
+        read = [sorted(self.training.settings), self.training.facts["precision"], dict(weights), self.data.content, model]
+        key = digest(settings, sorted(self.given.code), self.args.device, *read, each.split, each.prepared.content)
+        return self.output / "scores" / key
 
-    def is_done(self, weights: Mapping[str, str], each: ScoredSet) -> bool:
-        return self._stored(weights, each) is not None
-
-    def _stored(self, weights: Mapping[str, str], each: ScoredSet) -> JsonObject | None:
+    def stored(self, weights: Mapping[str, str], each: ScoredSet) -> JsonObject | None:
         """The metrics, if they and the rows beside them are as they were written."""
         file = self.folder(weights, each) / f"{each.name}.json"
         instead = "the model is evaluated again"
@@ -84,13 +88,13 @@ class Scoring:
     def keep_only(self, *wanted: tuple[Mapping[str, str], ScoredSet]) -> None:
         """Remove the scores of other weights and settings, which would pile up. Rank 0 calls it at the end of its stage."""
         kept = {self.folder(weights, each) for weights, each in wanted}
-        for folder in set((Path(self.args.output).parent / "scores").iterdir()) - kept:
+        for folder in set((self.output / "scores").iterdir()) - kept:
             shutil.rmtree(folder, ignore_errors=True)
 
     def read(self, weights: Mapping[str, str], each: ScoredSet) -> tuple["Measured", "Rows"]:
         import numpy as np
 
-        folder, found = self.folder(weights, each), self._stored(weights, each)
+        folder, found = self.folder(weights, each), self.stored(weights, each)
         if found is None:
             raise SystemExit(f"{folder}: the scores were changed since the evaluation began. Start snakemake again: it evaluates again.")
         measured: Measured = {"examples": found["examples"], "metrics": found["metrics"], "baselines": found["baselines"]}
@@ -102,8 +106,8 @@ class Scoring:
 
         measured, rows = self.read(weights, each)
         table, facts, evaluate = each.table(measured["examples"]), self.data.facts, self.evaluate
-        folder = Path(self.args.output).parent
-        write_results(folder, self.args.run_name, each.name, measured, rows, table, facts, evaluate.confidence, evaluate.bins, each.files)
+        run, split = self.args.run_name, each.name
+        write_results(self.output, run, split, measured, rows, table, facts, evaluate.confidence, evaluate.bins, each.files)
         files = [f"{each.name}_results.json", f"{each.name}_plots.png"]
         return [*files, f"{each.name}_predictions.csv"] if len(rows) > 1 else files
 
@@ -131,8 +135,7 @@ class Scoring:
     def watch(self) -> "StallWatchdog":
         from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
 
-        folder = Path(self.args.output).parent / "stalled"
-        return StallWatchdog(folder, self.strategy.rank, self.strategy.world_size, self.args.stall_seconds)
+        return StallWatchdog(self.output / "stalled", self.strategy.rank, self.strategy.world_size, self.args.stall_seconds)
 
     def score(self, folder: Path, weights: Mapping[str, str], sets: Sequence[ScoredSet], name: str) -> None:
         """Run the model in `folder` on the sets; `name`: of the model, for the progress bar."""
@@ -140,8 +143,7 @@ class Scoring:
 
         from snaketrain.data.loading.examples import facts_of, open_split
         from snaketrain.data.loading.loader import Loader
-        from snaketrain.evaluation.constant_answers import baselines
-        from snaketrain.evaluation.predicting import load_trained, predict
+        from snaketrain.evaluation.predicting import baselines, load_trained, predict
         from snaketrain.training.batch_limits import BatchLimits
         from snaketrain.training.building import add_metrics, make_task
 
@@ -172,21 +174,6 @@ class Scoring:
     def close(self) -> None:
         self.strategy.finish()
         self.watch.close()
-
-
-def scores_key(
-    given: JobSettings,
-    device: str,
-    training: Manifest,
-    weights: Mapping[str, str],
-    data: Manifest,
-    each: ScoredSet,
-    model: Manifest | None,
-) -> str:
-    """A digest of everything that the scores depend on: another metric of the same weights has another key."""
-    settings = [string for string in sorted(given.settings) if not string.startswith(REPORT_ONLY)]
-    read = [sorted(training.settings), training.facts["precision"], dict(weights), data.content, model and model.content]
-    return digest(settings, sorted(given.code), device, *read, each.split, each.prepared.content)
 
 
 def withheld(facts: JsonObject, each: ScoredSet) -> bool:

@@ -23,11 +23,9 @@ class TrainedModel:
 
     @classmethod
     def of(cls, training: Manifest, data: Manifest) -> "TrainedModel":
-        train = Train.model_validate(from_strings(training.settings)["train"])
-        limits = BatchLimits.of_finished(training.folder, train)
-        return cls(
-            training.facts["run"], sorted(data.settings + training.settings), data.facts, training.facts["precision"], asdict(limits)
-        )
+        facts, settings = training.facts, sorted(data.settings + training.settings)
+        limits = BatchLimits.of_finished(training.folder, Train.model_validate(from_strings(training.settings)["train"]))
+        return cls(facts["run"], settings, data.facts, facts["precision"], asdict(limits))
 
     @classmethod
     def read(cls, folder: Path) -> "TrainedModel":

@@ -1,27 +1,27 @@
 """Predicts unlabelled files with a trained model: rank 0 prepares the rows and writes the predictions, all ranks predict."""
 
-import csv
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
+from torch import nn
 
 from snaketrain.config.schema import ReadInputs
 from snaketrain.config.schema.evaluation import Generate, generation_of
-from snaketrain.data.cells import DataIssues
 from snaketrain.data.loading.examples import TextExamples
+from snaketrain.data.loading.training_data import Batch
 from snaketrain.data.reading import report_unread
 from snaketrain.data.unlabelled import ISSUES, prepare_unlabelled
 from snaketrain.evaluation.predicting import load_trained, predict
-from snaketrain.evaluation.results import NOT_SHOWN, Rows, flat, report_for
+from snaketrain.evaluation.results import NOT_SHOWN, Rows, flat, report_for, write_csv
 from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.labels import label_kind
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.strategies.base import Strategy
-from snaketrain.tasks.answering import Answering
-from snaketrain.tasks.predicting_tokens import TokenPrediction
+from snaketrain.tasks.base import Columns, Modules, Task
+from snaketrain.tasks.predicting_tokens import Generation, TokenPrediction, stop_at_end
 from snaketrain.training.building import make_task
 from snaketrain.training.state import TrainState
 
@@ -34,10 +34,7 @@ def write_predictions(folder: Path, name: str, ids: list[str], table: pyarrow.Ta
     columns |= answers(rows, table["label"].to_pylist(), facts)
     folder.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{name}.parquet")
-    with open(folder / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
+    write_csv(folder / f"{name}.csv", columns)
     return [f"{name}.parquet", f"{name}.csv"]
 
 
@@ -46,11 +43,10 @@ def answers(rows: Rows, missing: list[Json], facts: JsonObject) -> dict[str, lis
     report = report_for(rows, {"label": missing}, facts)
     columns: dict[str, list[Json]] = {}
     if report:
-        written = report.columns(report.labels(missing), rows)
-        classes = "predicted" if label_kind(facts["label_kind"]).has_classes else None  # how columns of names of classes begin
-        columns = {
-            name: [*cells] if classes and name.startswith(classes) else numbers(cells) for name, cells in written.items() if name != "label"
-        }
+        has_classes = label_kind(facts["label_kind"]).has_classes
+        for name, cells in report.columns(report.labels(missing), rows).items():
+            if name != "label":
+                columns[name] = [*cells] if has_classes and name.startswith("predicted") else numbers(cells)
         if shortened := report.shortened(scored=False):
             print(shortened, flush=True)
     left_out = NOT_SHOWN if report else ("ids", "label")
@@ -65,6 +61,42 @@ def numbers(cells: list[str]) -> list[Json]:
         return [*cells]
 
 
+def load_state(trained: TrainedModel, folder: Path, pretrained: Path | None, strategy: Strategy) -> TrainState:
+    """`pretrained`: the folder that the model is built from, before it gets the weights in `folder`."""
+    task = make_task(trained.train)
+    if isinstance(task, TokenPrediction):
+        task.generate = None  # the inputs decide what is generated, and how
+    return load_trained(task, trained.train, trained.model, pretrained, facts_of(trained, folder), folder, strategy)
+
+
+def facts_of(trained: TrainedModel, folder: Path) -> JsonObject:
+    return trained.facts | {"tokenizer_folder": str(folder)}
+
+
+class Answering(Task):
+    """A task around the one that a model was trained on: each example is a prompt, and its prediction the text that the model generates."""
+
+    def __init__(self, task: TokenPrediction, module: nn.Module, settings: Generate, data: JsonObject):
+        self.task, self.longest = task, getattr(module.config, "max_position_embeddings", None)
+        self.generation = Generation(settings.model_dump(), module, stop_at_end(module, data), data)
+
+    def outputs(self, modules: Modules, batch: Batch) -> list[str]:
+        prompts = [tokens[given].tolist() for tokens, given in zip(batch["input_ids"], batch["attention_mask"] > 0, strict=True)]
+        longest, answer = max(map(len, prompts)), 0 if self.generation.written else self.generation.settings.max_new_tokens
+        if self.longest is not None and longest + answer > self.longest:
+            raise SystemExit(
+                f"the model has {self.longest} positions, but the longest text{' with an answer' if answer else ''} needs {longest + answer}: "
+                f"shorten it{', or make max_new_tokens smaller' if answer else ''}."
+            )
+        return [self.generation.text(answer) for answer in self.generation.generate(modules["model"], prompts)]
+
+    def predict(self, outputs: list[str], batch: Batch) -> Columns:
+        return {"generated": outputs}
+
+    def validation_epoch(self, modules: Modules, batches: Iterable[Callable[[], None]]) -> None:
+        self.task.validation_epoch(modules, batches)  # which may put averaged weights in place
+
+
 @dataclass(frozen=True)
 class Predictor:
     """A trained model, and how its predictions are computed."""
@@ -75,24 +107,6 @@ class Predictor:
     batch_size: int | None = None  # over all ranks; None: on each as many as in the evaluations during its training
     threads: int = 1
     beat: Callable[[], None] = lambda: None  # called after each batch
-
-    @classmethod
-    def load(
-        cls,
-        trained: TrainedModel,
-        folder: Path,
-        pretrained: Path | None,
-        strategy: Strategy,
-        batch_size: int | None,
-        threads: int,
-        beat: Callable[[], None] = lambda: None,
-    ) -> "Predictor":
-        """`pretrained`: the folder that the model is built from, before it gets the weights in `folder`."""
-        task = make_task(trained.train)
-        if isinstance(task, TokenPrediction):
-            task.generate = None  # the inputs decide what is generated, and how
-        state = load_trained(task, trained.train, trained.model, pretrained, facts_of(trained, folder), folder, strategy)
-        return cls(trained, folder, state, batch_size, threads, beat)
 
     def predict_files(self, inputs: ReadInputs, files: list[Path], root: Path, output: Path, name: str) -> list[str]:
         """Write `<name>.parquet` and `<name>.csv` to the folder `output`; returns their names, on rank 0 alone."""
@@ -136,14 +150,6 @@ class Predictor:
             found = prepare_unlabelled(self.trained.data, inputs, files, root, self.folder, names, path, self.threads, generates)
         except ValueError as error:
             raise SystemExit(str(error)) from None
-        report(found.issues)
+        for kind, count in found.issues.counts.items():
+            print(f"{count:>9} {ISSUES[kind]}", *found.issues.examples.get(kind, []), sep=f"\n{'':10}", flush=True)
         return found.ids
-
-
-def facts_of(trained: TrainedModel, folder: Path) -> JsonObject:
-    return trained.facts | {"tokenizer_folder": str(folder)}
-
-
-def report(issues: DataIssues) -> None:
-    for kind, count in issues.counts.items():
-        print(f"{count:>9} {ISSUES[kind]}", *issues.examples.get(kind, []), sep=f"\n{'':10}", flush=True)

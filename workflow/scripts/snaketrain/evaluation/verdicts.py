@@ -177,20 +177,17 @@ def below_baseline(rows: list[Row]) -> dict[str, str]:
     return found
 
 
-def warnings(rows: list[Row]) -> list[str]:
+def warnings(rows: list[Row], looks: Looks) -> list[str]:
     mixed = [f"{row['run']} ({row['mixed']})" for row in rows if row.get("mixed")]
     told = [f"Warning: mixed, and so neither ranked nor in the verdict: {named(mixed)}."] if mixed else []
-    found = [f"{run} ({figures})" for run, figures in below_baseline(rows).items()]
-    return told + ([f"Warning: no better than their baseline, the best constant answer: {named(found)}."] if found else [])
-
-
-def lost_looks(looks: Looks) -> list[str]:
-    if not looks.lost:
-        return []
-    return [
-        "Warning: results/comparison/looks.json was damaged, so that earlier comparisons of the same configurations with fewer seeds do not "
-        'lower the level of the verdict. If there were any, it says "better" too often.'
-    ]
+    if found := [f"{run} ({figures})" for run, figures in below_baseline(rows).items()]:
+        told.append(f"Warning: no better than their baseline, the best constant answer: {named(found)}.")
+    if looks.lost:
+        told.append(
+            "Warning: results/comparison/looks.json was damaged, so that earlier comparisons of the same configurations with fewer seeds do "
+            'not lower the level of the verdict. If there were any, it says "better" too often.'
+        )
+    return told
 
 
 def named(found: Sequence[str]) -> str:

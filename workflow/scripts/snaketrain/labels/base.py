@@ -74,15 +74,16 @@ class Parser(ABC, Generic[Cell, Label]):
     def problems(self, split: str, labels: Counter[Cell], whole: bool) -> list[str]:
         """Problems with the labels at the beginning of a split, given with their counts; `whole`: these are all labels."""
 
-    @abstractmethod
-    def raw_type(self) -> pyarrow.DataType:
-        """The type of what `parse` returns."""
-
-    @abstractmethod
-    def prepared_type(self) -> pyarrow.DataType:
-        """The type of what `encode` returns: an integer, a list of integers or a number."""
-
+    # of what `parse` and `encode` return, as pyarrow calls them, and a list of it with [] behind
+    raw: str
+    prepared: str
     missing: int | None = None  # in the prepared data instead of a label
+
+    def raw_type(self) -> pyarrow.DataType:
+        return arrow_type(self.raw)
+
+    def prepared_type(self) -> pyarrow.DataType:
+        return arrow_type(self.prepared)
 
     # --- for `problems`
 
@@ -235,6 +236,13 @@ class LabelKind:
     has_classes: bool = True  # whether `data.labels` may name classes
     mlflow_type: str = "long"  # of a label, in the schema of a data set
     served: bool = False  # whether tracking/served_classifier.py can answer with such a label
+
+
+def arrow_type(name: str) -> pyarrow.DataType:
+    import pyarrow
+
+    element = pyarrow.type_for_alias(name.removesuffix("[]"))
+    return pyarrow.list_(element) if name.endswith("[]") else element
 
 
 def most_common(labels: Counter[str], total: int) -> str:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from snaketrain.config.schema.tasks import TextClassificationSettings
     from snaketrain.labels.base import ClassCounts, Losses, Rows
     from snaketrain.runtime.strict_json import Json, JsonObject
+import json
+from collections.abc import Sequence
 
 MOST_LOGGED = 10  # classes
 MOST_IN_FULL = 1000  # classes; the predictions of more have the scores of the most probable ones instead of all
@@ -176,3 +178,18 @@ class ClassReport(Report):
         axes.plot([], [], "o-", color=BLUE, label="predictions (larger: more of them)")
         axes.legend(loc="lower right")
         axes.grid(alpha=0.3)
+
+
+SEPARATOR = "|"
+
+
+def as_cell(chosen: list[str], classes: Sequence[str]) -> str:
+    return json.dumps(chosen, ensure_ascii=False) if _as_list(classes) else SEPARATOR.join(chosen)
+
+
+def in_cell(cell: str, classes: Sequence[str]) -> set[str]:
+    return set(json.loads(cell) if _as_list(classes) else cell.split(SEPARATOR))
+
+
+def _as_list(classes: Sequence[str]) -> bool:
+    return any(SEPARATOR in name for name in classes)

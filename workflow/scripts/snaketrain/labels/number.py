@@ -13,7 +13,6 @@ from snaketrain.runtime.strict_json import rounded
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow
     from matplotlib.axes import Axes
     from torch import Tensor
 
@@ -25,6 +24,7 @@ MOST_POINTS = 5000  # of a scatter plot
 
 class NumberParser(Parser[float | str | None, float]):
     data_issue = "not_a_number"
+    raw = prepared = "float64"
 
     def parse(self, cell: object) -> float | str | None:
         """The text if it is not a number, None if it is empty."""
@@ -58,13 +58,6 @@ class NumberParser(Parser[float | str | None, float]):
         if split == "train" and whole and len(numbers) == 1:
             return [f"data.label: all rows of train have the number {numbers.pop():g}: there is nothing to learn. Name the right column."]
         return []
-
-    def raw_type(self) -> pyarrow.DataType:
-        import pyarrow
-
-        return pyarrow.float64()
-
-    prepared_type = raw_type
 
 
 class NumberTally(Tally[float]):
@@ -116,7 +109,7 @@ class NumberHead(Head):
 
     problem_type = "regression"
     metrics: Mapping[str, str] = {"loss": "min", "mae": "min", "pearson": "max", "r2": "max"}
-    of_rows: Mapping[str, str] = {"pearson": "snaketrain.tasks.number_metrics.Pearson", "r2": "snaketrain.tasks.number_metrics.R2"}
+    of_rows: Mapping[str, str] = {"pearson": "snaketrain.tasks.metrics.Pearson", "r2": "snaketrain.tasks.metrics.R2"}
 
     def model_fields(self, label_names: list[str]) -> JsonObject:
         return {"num_labels": 1, "problem_type": self.problem_type}

@@ -12,7 +12,6 @@ from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, focal
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow
     from matplotlib.axes import Axes
     from torch import Tensor
 
@@ -27,6 +26,7 @@ MOST_PAIRS, MOST_BARS = 100, 20  # of classes, in the results and in the plot, w
 class OneClassParser(Parser[str, int]):
     """A cell is the name of a class."""
 
+    raw, prepared = "string", "int64"
     missing = -100  # ignored by PyTorch's losses and metrics
 
     def parse(self, cell: object) -> str:
@@ -54,16 +54,6 @@ class OneClassParser(Parser[str, int]):
         if split == "train" and whole and len(classes) == 1:
             return [f"data.label: all rows of train are of one class, {classes.pop()!r}. Check `label`, `labels` and `where`."]
         return []
-
-    def raw_type(self) -> pyarrow.DataType:
-        import pyarrow
-
-        return pyarrow.string()
-
-    def prepared_type(self) -> pyarrow.DataType:
-        import pyarrow
-
-        return pyarrow.int64()
 
 
 class OneClassTally(ClassTally[int]):
@@ -129,13 +119,13 @@ class OneClassReport(ClassReport):
         from scipy.stats import binomtest
         from sklearn.metrics import confusion_matrix, f1_score
 
-        classes, probabilities = range(len(self.names)), rows["probabilities"]
+        probabilities = rows["probabilities"]
         predicted = probabilities.argmax(axis=1)
         right = predicted == labels
         counts = np.bincount(labels, minlength=len(self.names))
         # Wilson's interval stays within 0 and 1 and holds for few examples
         interval = binomtest(int(right.sum()), len(labels)).proportion_ci(confidence, method="wilson")
-        return {
+        scores = {
             **({"loss": float(np.mean(rows["loss"]))} if "loss" in rows else {}),
             "accuracy": float(right.mean()),
             "interval": [float(end) for end in interval],
@@ -145,12 +135,10 @@ class OneClassReport(ClassReport):
             "majority_class": self.names[int(counts.argmax())],
             **self.calibration(probabilities.max(axis=1), right, bins),
             "classes": self.by_class(labels, predicted),
-            **(
-                {"confusion": confusion_matrix(labels, predicted, labels=classes).tolist()}
-                if self.in_full
-                else {"confused": self.confused(labels, predicted)}
-            ),
         }
+        if not self.in_full:
+            return scores | {"confused": self.confused(labels, predicted)}
+        return scores | {"confusion": confusion_matrix(labels, predicted, labels=range(len(self.names))).tolist()}
 
     def confused(self, labels: np.ndarray, predicted: np.ndarray) -> JsonObject:
         """Instead of a matrix that would be too large: the number of pairs that were confused, and the most frequent of them."""
@@ -185,18 +173,16 @@ class OneClassReport(ClassReport):
     def columns(self, labels: np.ndarray, rows: Rows) -> dict[str, list[str]]:
         probabilities = rows["probabilities"]
         best = probabilities.argmax(axis=1)
-        return {
+        columns = {
             "label": [self.names[label] if label >= 0 else "" for label in labels],
             "predicted": [self.names[number] for number in best],
             "probability": [f"{p:.6f}" for p in probabilities.max(axis=1)],
             **self.probability_columns(probabilities),
-            **({} if self.in_full or not self.known(labels).any() else self.label_probability(labels, probabilities)),
         }
-
-    def label_probability(self, labels: np.ndarray, probabilities: np.ndarray) -> dict[str, list[str]]:
-        """Of the true class, which need not be among the most probable ones: the comparison computes the loss from it."""
-        found = zip(labels, probabilities, strict=True)
-        return {"label_probability": [f"{row[label]:.6f}" if label >= 0 else "" for label, row in found]}
+        if not self.in_full and self.known(labels).any():  # the true class need not be among the most probable ones
+            found = zip(labels, probabilities, strict=True)  # from which the comparison computes the loss
+            columns["label_probability"] = [f"{row[label]:.6f}" if label >= 0 else "" for label, row in found]
+        return columns
 
     @classmethod
     def panels(cls, results: JsonObject) -> list[Panel]:

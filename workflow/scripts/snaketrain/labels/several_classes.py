@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from snaketrain.data.cells import as_text
 from snaketrain.labels.base import BLUE, MISSING, MOST_CHARACTERS, UNKNOWN, VALID, WITHHELD, LabelKind, Panel, Parser, drawable, is_missing
-from snaketrain.labels.class_cells import as_cell
-from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, focal
+from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, as_cell, focal
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow
     from matplotlib.axes import Axes
     from torch import Tensor
 
@@ -28,6 +26,8 @@ MOST_BARS = 40  # classes; more would not be readable
 
 class SeveralClassesParser(Parser[tuple[str, ...] | None, list[int]]):
     """A cell contains the names of any number of classes: a list, or text with a separator; an empty one has no class."""
+
+    raw, prepared = "string[]", "int64[]"
 
     def parse(self, cell: object) -> tuple[str, ...] | None:
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
@@ -58,16 +58,6 @@ class SeveralClassesParser(Parser[tuple[str, ...] | None, list[int]]):
             every = ", ".join(given)
             return [f"data.label: all rows of train have the same classes, {every}: there is nothing to learn. Check `label` and `where`."]
         return []
-
-    def raw_type(self) -> pyarrow.DataType:
-        import pyarrow
-
-        return pyarrow.list_(pyarrow.string())
-
-    def prepared_type(self) -> pyarrow.DataType:
-        import pyarrow
-
-        return pyarrow.list_(pyarrow.int64())
 
 
 class SeveralClassesTally(ClassTally[list[int]]):
@@ -211,15 +201,14 @@ class SeveralClassesReport(ClassReport):
         return np.column_stack([rows, np.zeros(len(rows), rows.dtype)])
 
     def columns(self, labels: np.ndarray, rows: Rows) -> dict[str, list[str]]:
-        probabilities = rows["probabilities"]
-        columns = {"label": self.joined(labels), "predicted": self.joined(probabilities)} | self.probability_columns(probabilities)
-        return columns if self.in_full or not self.known(labels).any() else columns | self.largest_error(labels, probabilities)
-
-    def largest_error(self, labels: np.ndarray, probabilities: np.ndarray) -> dict[str, list[str]]:
-        """Of the probability of any class, which need not be among the most probable ones."""
         import numpy as np
 
-        return {"largest_error": ["" if np.isnan(error) else f"{error:.6f}" for error in np.abs(probabilities - labels).max(axis=1)]}
+        probabilities = rows["probabilities"]
+        columns = {"label": self.joined(labels), "predicted": self.joined(probabilities)} | self.probability_columns(probabilities)
+        if not self.in_full and self.known(labels).any():  # of any class, which need not be among the most probable ones
+            errors = np.abs(probabilities - labels).max(axis=1)
+            columns["largest_error"] = ["" if np.isnan(error) else f"{error:.6f}" for error in errors]
+        return columns
 
     def joined(self, rows: np.ndarray) -> list[str]:
         import numpy as np

@@ -63,7 +63,7 @@ def shapes_in(files: list[Path]) -> dict[str, torch.Size]:
     found: dict[str, torch.Size] = {}
     for file in files:
         with safe_open(file, framework="pt") as opened:
-            found |= {key: torch.Size(opened.get_slice(key).get_shape()) for key in opened.keys()}
+            found |= {key: torch.Size(opened.get_slice(key).get_shape()) for key in opened.keys()}  # noqa: SIM118 - it is not a dict
     return found
 
 

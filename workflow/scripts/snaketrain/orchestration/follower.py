@@ -43,7 +43,7 @@ class FollowerLog:
         """In its own session: Ctrl-C must reach only the workflow, and the follower's children can be ended with it."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(self.path, "ab", opener=private)
+            file = open(self.path, "ab", opener=private)  # noqa: SIM115 - closed below
         except OSError:  # results that cannot be written to, which the follower itself reports
             return subprocess.Popen(process, env=self.environment, start_new_session=True)
         with file:

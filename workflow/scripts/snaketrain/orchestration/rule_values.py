@@ -53,7 +53,7 @@ def untracked(value: Callable[[str], Value]) -> Callable[[Wildcards, Inputs], Va
 
 
 def with_signature(signature: inspect.Signature, function: Function) -> Function:
-    setattr(function, "__signature__", signature)
+    setattr(function, "__signature__", signature)  # noqa: B010 - functions have this attribute, which their type does not mention
     return function
 
 

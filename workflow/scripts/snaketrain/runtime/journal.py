@@ -33,7 +33,7 @@ class Journal:
             _truncate_torn_line(path)
             self.attempt = 1 + (last_attempt(path) or {"attempt": 0})["attempt"]
         self.one_at_a_time = threading.Lock()  # another thread records the machine's load
-        self.file = open(path, "a", buffering=1, encoding="utf-8", opener=private)
+        self.file = open(path, "a", buffering=1, encoding="utf-8", opener=private)  # noqa: SIM115 - open as long as the training
 
     def begin(self, resume_step: int, **about: Json) -> None:
         """Write the first line of an attempt."""

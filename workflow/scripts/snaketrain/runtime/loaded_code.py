@@ -204,7 +204,7 @@ def _install() -> None:
         _see_variable(key, value)
         return value
 
-    setattr(os._Environ, "__getitem__", getitem)
+    setattr(os._Environ, "__getitem__", getitem)  # noqa: B010 - os.getenv, .get and `in` all come here
 
 
 def _hear(event: str, arguments: tuple[object, ...]) -> None:

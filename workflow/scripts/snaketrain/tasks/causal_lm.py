@@ -13,7 +13,7 @@ from snaketrain.models.unread import unread_weights
 from snaketrain.models.without_memory import has_memory
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Modules
-from snaketrain.tasks.predicting_tokens import TokenOutputs, TokenPrediction, split_answer
+from snaketrain.tasks.predicting_tokens import TokenPrediction, check_vocabulary, split_answer
 
 
 class CausalLm(TokenPrediction):
@@ -32,7 +32,9 @@ class CausalLm(TokenPrediction):
         text |= {"vocab_size": data["vocab_size"]} if "vocab_size" in data else {}  # a dataset class need not give it
         module = make_model(model, folder, {}, text)
         self.use, self.longest = model["use"], getattr(module.config, "max_position_embeddings", None)
-        _check_head(module, self.use, data.get("vocab_size", 0))
+        if not vocabulary_size(module):
+            raise SystemExit(f"model.use: {self.use} does not predict tokens. Name a class such as transformers.LlamaForCausalLM.")
+        check_vocabulary(module, data.get("vocab_size", 0))
         # FlashAttention needs a GPU, so it cannot be probed here; it separates packed texts only in a batch of one row
         self.one_row = "flash" in (getattr(module.config, "_attn_implementation", None) or "")
         self.unprobed, self.keeps_texts_apart = unread_weights(module) is not None and not self.one_row, True
@@ -48,14 +50,6 @@ class CausalLm(TokenPrediction):
                 f"model.use: {self.use} attends to the tokens that it has to predict. Name a causal class, or set model.arguments.is_decoder."
             )
         self.keeps_texts_apart = not sees_other_texts(module)
-
-    def count(self, batch: Batch) -> int:
-        self.check(batch)
-        return int((self.targets(batch) != NO_TARGET).sum())
-
-    def outputs(self, modules: Modules, batch: Batch) -> TokenOutputs:
-        self.check(batch)
-        return super().outputs(modules, batch)
 
     def questions(self, batch: Batch) -> tuple[list[list[int]], list[list[int]]]:
         """Each example's tokens before its last answer, and that answer."""
@@ -102,7 +96,6 @@ class CausalLm(TokenPrediction):
         return tensor[:, : max(1, tensor.shape[1] - 1)]
 
     def check(self, batch: Batch) -> None:
-        """Exit with a message if the model does not support the data's layout or length."""
         if "position_ids" in batch and not self.keeps_texts_apart:
             raise SystemExit(
                 f"train.packing: {self.use} lets texts of one row attend to each other. Leave it out, or use train.block_length."
@@ -123,11 +116,3 @@ def _check_balance(arguments: JsonObject) -> None:
                 f"model.arguments.{name}: has no effect, since causal_lm adds no loss that balances experts. Remove it, or add that loss in the "
                 "`training_step` of a task of your own, derived from snaketrain.tasks.causal_lm.CausalLm."
             )
-
-
-def _check_head(module: nn.Module, use: str, vocabulary: int) -> None:
-    size = vocabulary_size(module)
-    if not size:
-        raise SystemExit(f"model.use: {use} does not predict tokens. Name a class such as transformers.LlamaForCausalLM.")
-    if size < vocabulary:
-        raise SystemExit(f"data.tokenizer: has {vocabulary} tokens, but the model {size}: name the tokenizer that belongs to model.source.")

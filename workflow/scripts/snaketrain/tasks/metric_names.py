@@ -10,9 +10,8 @@ from typing import NamedTuple
 from snaketrain.config.errors import nearest
 from snaketrain.runtime.strict_json import JsonObject
 
-# --- Whether higher or lower values of a metric are better. The metric declares it: `select.mode` must not contradict it.
-#
-# Imports no torch: it is checked before any job starts, and again by the training, which knows all metrics.
+# --- Whether higher or lower values of a metric are better. The metric declares it: `select.mode` must not contradict it. Checked before any
+# job starts, and again by the training, which knows all metrics.
 
 Modes = dict[str, str | None]  # `max` or `min` by metric; None: not declared
 MODES = {True: "max", False: "min", None: None}  # by `higher_is_better`
@@ -62,13 +61,13 @@ def declared_mode(where: str, own: str | None, given: str | None) -> str | None:
     return own or given
 
 
-CLASSIFICATION, OURS, NUMBERS = "torchmetrics.classification", "snaketrain.tasks.classification_metrics", "snaketrain.tasks.number_metrics"
+CLASSIFICATION, OURS, NUMBERS = "torchmetrics.classification", "snaketrain.tasks.classification_metrics", "snaketrain.tasks.metrics"
 
 
 class Known(NamedTuple):
     use: str  # empty: defined for two classes only
     mode: str = "max"
-    arguments: JsonObject = {}  # never changed
+    arguments: JsonObject = {}  # noqa: RUF012  # never changed
     required: tuple[str, ...] = ()  # arguments that have no default
     of_two_classes: str = ""  # instead of `use`, unless an `average` over the classes is asked for: the metric of the second class
 
@@ -80,40 +79,36 @@ class Known(NamedTuple):
         return self.use
 
 
-def _multiclass(name: str, mode: str = "max", of_two: str = "", required: tuple[str, ...] = (), **arguments: object) -> Known:
-    return Known(f"{CLASSIFICATION}.Multiclass{name}", mode, arguments, required, of_two and f"{CLASSIFICATION}.Binary{of_two}")
-
-
-def _multilabel(name: str, mode: str = "max", required: tuple[str, ...] = (), **arguments: object) -> Known:
-    return Known(f"{CLASSIFICATION}.Multilabel{name}", mode, arguments, required)
+def _torchmetrics(name: str, mode: str = "max", of_two: str = "", required: tuple[str, ...] = (), **arguments: object) -> Known:
+    return Known(f"{CLASSIFICATION}.{name}", mode, arguments, required, of_two and f"{CLASSIFICATION}.{of_two}")
 
 
 KNOWN: dict[str, dict[str, Known]] = {  # by `problem_type` of the label kind
     "single_label_classification": {
         "matthews_correlation": Known(f"{OURS}.MulticlassMatthews"),
         "f1": Known("", of_two_classes=f"{CLASSIFICATION}.BinaryF1Score"),
-        "weighted_f1": _multiclass("F1Score", average="weighted"),
-        "f_beta": _multiclass("FBetaScore", of_two="FBetaScore", required=("beta",)),
-        "precision": _multiclass("Precision", of_two="Precision"),
-        "recall": _multiclass("Recall", of_two="Recall"),
+        "weighted_f1": _torchmetrics("MulticlassF1Score", average="weighted"),
+        "f_beta": _torchmetrics("MulticlassFBetaScore", of_two="BinaryFBetaScore", required=("beta",)),
+        "precision": _torchmetrics("MulticlassPrecision", of_two="BinaryPrecision"),
+        "recall": _torchmetrics("MulticlassRecall", of_two="BinaryRecall"),
         "balanced_accuracy": Known(f"{OURS}.BalancedAccuracy"),
         "top_k_accuracy": Known(f"{OURS}.TopKAccuracy"),
         "auroc": Known(f"{OURS}.MulticlassAuroc", of_two_classes=f"{OURS}.BinaryAuroc"),
         "average_precision": Known(f"{OURS}.AveragePrecisionOfClasses", of_two_classes=f"{CLASSIFICATION}.BinaryAveragePrecision"),
-        "cohen_kappa": _multiclass("CohenKappa"),
-        "quadratic_weighted_kappa": _multiclass("CohenKappa", weights="quadratic"),
-        "calibration_error": _multiclass("CalibrationError", "min"),
+        "cohen_kappa": _torchmetrics("MulticlassCohenKappa"),
+        "quadratic_weighted_kappa": _torchmetrics("MulticlassCohenKappa", weights="quadratic"),
+        "calibration_error": _torchmetrics("MulticlassCalibrationError", "min"),
     },
     "multi_label_classification": {
         "matthews_correlation": Known(f"{OURS}.MultilabelMatthews"),
-        "weighted_f1": _multilabel("F1Score", average="weighted"),
-        "f_beta": _multilabel("FBetaScore", required=("beta",)),
-        "precision": _multilabel("Precision"),
-        "recall": _multilabel("Recall"),
+        "weighted_f1": _torchmetrics("MultilabelF1Score", average="weighted"),
+        "f_beta": _torchmetrics("MultilabelFBetaScore", required=("beta",)),
+        "precision": _torchmetrics("MultilabelPrecision"),
+        "recall": _torchmetrics("MultilabelRecall"),
         "auroc": Known(f"{OURS}.MultilabelAuroc"),
-        "average_precision": _multilabel("AveragePrecision"),
-        "ranking_average_precision": _multilabel("RankingAveragePrecision"),
-        "hamming_distance": _multilabel("HammingDistance", "min"),
+        "average_precision": _torchmetrics("MultilabelAveragePrecision"),
+        "ranking_average_precision": _torchmetrics("MultilabelRankingAveragePrecision"),
+        "hamming_distance": _torchmetrics("MultilabelHammingDistance", "min"),
     },
     "regression": {
         "spearman": Known(f"{NUMBERS}.Spearman"),

@@ -3,12 +3,18 @@
 Both are the same on any number of processes: sums are added, and rows are gathered, each example once and in order.
 """
 
+import importlib
 import inspect
+import re
+import string
 import warnings
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +27,9 @@ from snaketrain.tasks.metric_names import MODES, Modes, declared_mode, is_short,
 
 if TYPE_CHECKING:
     from torchmetrics import Metric as Torchmetric
+
+    from snaketrain.data.loading.training_data import Batch
+    from snaketrain.tasks.base import Outputs, Task
 
 Sums = dict[str, Tensor]
 
@@ -52,6 +61,60 @@ class OfRows:
 Metric: TypeAlias = Sum | OfRows
 
 
+Rows = dict[str, Tensor]  # a row for each example
+Reduce = Callable[[Tensor], Tensor]
+Gather = Callable[[Rows], Rows]
+
+
+class Measuring:
+    """What a task measures over the batches of an evaluation: its own sums, and the metrics that the configuration names."""
+
+    def __init__(self, task: "Task"):
+        self.task = task
+        self.own: Sums = {}
+        self.of_metrics: dict[str, Sums] = {}
+        self.rows: dict[str, list[Tensor]] = {}
+
+    def add(self, outputs: "Outputs", batch: "Batch", examples: int, filler: bool = False) -> None:
+        """Of a `filler`, an example that was evaluated elsewhere, only the shapes count: all processes add the same names."""
+        add_up(self.own, self.task.evaluation_step(outputs, batch), filler)
+        for name, metric in self.task.measured.items():
+            values = self.task.metric_inputs(name, outputs, batch)
+            if not isinstance(metric, OfRows):
+                add_up(self.of_metrics.setdefault(name, {}), metric.sums(*values), filler)
+            elif not filler:
+                self.keep(name, values, examples)
+
+    def keep(self, name: str, values: tuple[Tensor, ...], examples: int) -> None:
+        for number, value in enumerate(values):
+            if len(value) != examples:
+                raise SystemExit(
+                    f"metrics.{name}: needs a row for each example, but this task gives {len(value)} for {examples} examples. "
+                    "Use a metric that adds up, such as one with `thresholds`."
+                )
+            # numpy has no bfloat16
+            self.rows.setdefault(f"{name}.{number}", []).append(value.float().cpu() if value.dtype == torch.bfloat16 else value.cpu())
+
+    def metrics(self, total: Reduce = lambda tensor: tensor, gather: Gather = lambda rows: rows) -> dict[str, float]:
+        """`total` adds a sum over all processes; `gather` collects the rows of all processes in the order of the examples."""
+        found = self.task.measure({name: total(value) for name, value in self.own.items()})
+        of_metrics = {name: {key: total(value) for key, value in sums.items()} for name, sums in self.of_metrics.items()}
+        needed = [name for name, metric in self.task.measured.items() if isinstance(metric, OfRows)]
+        rows = gather({name: torch.cat(parts) for name, parts in self.rows.items()}) if needed else {}
+        for name, metric in self.task.measured.items():
+            found[name] = metric.compute(*columns(rows, name)) if isinstance(metric, OfRows) else metric.compute(of_metrics[name])
+        return found
+
+
+def columns(rows: Mapping[str, Tensor], name: str) -> list[Tensor]:
+    return [rows[key] for key in sorted(rows) if key.rpartition(".")[0] == name]
+
+
+def add_up(totals: Sums, values: Mapping[str, Tensor], filler: bool) -> None:
+    for name, value in values.items():
+        totals[name] = totals.get(name, 0.0) + (torch.zeros_like(value) if filler else value).double()
+
+
 class Mean(Sum):
     """The mean of a function that returns one value for each example."""
 
@@ -71,61 +134,57 @@ class Mean(Sum):
         return float(sums["total"] / sums["count"])
 
 
-class SumsOfTorchmetrics(Sum):
+class OfTorchmetrics:
+    def __init__(self, where: str, metric: "Torchmetric"):
+        self.where, self.metric, self.higher_is_better = where, metric, metric.higher_is_better
+
+    def update(self, values: tuple[Tensor, ...]) -> None:
+        """Metrics of two classes take the probability of the second one, where there is a probability of each."""
+        prediction, *others = values
+        if type(self.metric).__name__.startswith("Binary") and others and prediction.ndim == 2 and others[0].ndim == 1:
+            if prediction.shape[1] > 2:
+                raise SystemExit(
+                    f"{self.where}: {type(self.metric).__name__} is for two classes, and there are {prediction.shape[1]}. Name a metric of "
+                    "several classes."
+                )
+            prediction = prediction[:, -1]
+        self.metric.update(prediction, *others)
+
+    def result(self) -> float:
+        found: object = self.metric.compute()
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            raise SystemExit(
+                f"{self.where}: {type(self.metric).__name__} returns several values: reduce them to one, such as by `average: macro` in its "
+                "arguments."
+            )
+        return float(found)
+
+
+class SumsOfTorchmetrics(OfTorchmetrics, Sum):
     """A metric of torchmetrics whose state consists of sums; its own synchronisation is switched off."""
 
-    def __init__(self, where: str, metric: "Torchmetric"):
-        self.where, self.metric, self.states = where, metric, list(metric._defaults)
-        self.higher_is_better = metric.higher_is_better
-
     def sums(self, *values: Tensor) -> Sums:
-        metric = self.metric.to(values[0].device)
-        metric.reset()
+        self.metric.to(values[0].device).reset()
         if len(values[0]):  # a batch of texts of one token has none to predict
-            metric.update(*for_class(metric, values, self.where))
-        return {state: getattr(metric, state) for state in self.states}
+            self.update(values)
+        return {state: getattr(self.metric, state) for state in self.metric._defaults}
 
     def compute(self, sums: Sums) -> float:
         self.metric.reset()
-        for state in self.states:
+        for state in self.metric._defaults:
             kind = getattr(self.metric, state).dtype
             setattr(self.metric, state, sums[state] if kind.is_floating_point else sums[state].round().to(kind))
         self.metric._update_count = 1  # otherwise it would warn that it was not updated
-        return single(self.metric.compute(), self.metric, self.where)
+        return self.result()
 
 
-class RowsOfTorchmetrics(OfRows):
+class RowsOfTorchmetrics(OfTorchmetrics, OfRows):
     """A metric of torchmetrics that keeps every prediction, or cannot be added up: it is updated once, with all rows."""
 
-    def __init__(self, where: str, metric: "Torchmetric"):
-        self.where, self.metric = where, metric
-        self.higher_is_better = metric.higher_is_better
-
     def compute(self, *values: Tensor) -> float:
-        metric = self.metric.to("cpu")
-        metric.reset()
-        metric.update(*for_class(metric, values, self.where))
-        return single(metric.compute(), metric, self.where)
-
-
-def single(found: object, metric: object, where: str) -> float:
-    if not isinstance(found, Tensor) or found.numel() != 1:
-        raise SystemExit(
-            f"{where}: {type(metric).__name__} returns several values: reduce them to one, such as by `average: macro` in its arguments."
-        )
-    return float(found)
-
-
-def for_class(metric: object, values: tuple[Tensor, ...], where: str) -> tuple[Tensor, ...]:
-    """Metrics of two classes take the probability of the second one, where there is a probability of each."""
-    prediction, *others = values
-    if not type(metric).__name__.startswith("Binary") or not others or prediction.ndim != 2 or others[0].ndim != 1:
-        return values
-    if prediction.shape[1] > 2:
-        raise SystemExit(
-            f"{where}: {type(metric).__name__} is for two classes, and there are {prediction.shape[1]}. Name a metric of several classes."
-        )
-    return (prediction[:, -1], *others)
+        self.metric.to("cpu").reset()
+        self.update(values)
+        return self.result()
 
 
 def adds_up(metric: "Torchmetric") -> bool:
@@ -186,3 +245,145 @@ def metrics_of_settings(given: Mapping[str, Setting], facts: JsonObject, where: 
 def problem_type_of(facts: JsonObject) -> str:
     kind = label_kinds().get(facts.get("label_kind", ""))
     return kind.head.problem_type if kind else ""
+
+
+# --- Metrics of predicted numbers, in double precision and two passes: from sums, one pass would lose a digit for each by which the mean
+# exceeds the deviation.
+
+
+class OfNumbers(OfRows):
+    higher_is_better = True
+    function = ""  # of scipy or scikit-learn, which are imported where they are used, since each training imports this file
+
+    def compute(self, *values: Tensor) -> float:
+        predicted, true = (value.double().numpy() for value in values)
+        with warnings.catch_warnings():  # of what is undefined, such as the correlation of a constant, which becomes NaN
+            warnings.simplefilter("ignore")
+            return float(self.score(true, predicted))
+
+    def score(self, true: np.ndarray, predicted: np.ndarray) -> float:
+        module, _, name = self.function.rpartition(".")
+        found = getattr(importlib.import_module(module), name)(true, predicted)
+        score: float = getattr(found, "statistic", found)
+        return score
+
+
+class Pearson(OfNumbers):
+    function = "scipy.stats.pearsonr"
+
+    def score(self, true: np.ndarray, predicted: np.ndarray) -> float:
+        return super().score(true, predicted) if len(true) > 1 else np.nan
+
+
+class Spearman(OfNumbers):
+    function = "scipy.stats.spearmanr"
+
+
+class Kendall(OfNumbers):
+    function = "scipy.stats.kendalltau"
+
+
+class Concordance(OfNumbers):
+    """Lin's coefficient, of the unbiased variances."""
+
+    def score(self, true: np.ndarray, predicted: np.ndarray) -> float:
+        if len(true) < 2:
+            return np.nan
+        (of_true, of_both), (_, of_predicted) = np.cov(true, predicted)
+        return float(2 * of_both / (of_true + of_predicted + (true.mean() - predicted.mean()) ** 2))
+
+
+class R2(OfNumbers):
+    function = "sklearn.metrics.r2_score"
+
+    def score(self, true: np.ndarray, predicted: np.ndarray) -> float:
+        return super().score(true - true[0], predicted - true[0])  # so that the deviations of a constant are 0, not rounding errors
+
+
+class ExplainedVariance(R2):
+    function = "sklearn.metrics.explained_variance_score"
+
+
+class Rmse(OfNumbers):
+    higher_is_better = False
+
+    def score(self, true: np.ndarray, predicted: np.ndarray) -> float:
+        return float(np.sqrt(np.square(true - predicted).mean()))
+
+
+class Mape(OfNumbers):
+    higher_is_better = False
+    function = "sklearn.metrics.mean_absolute_percentage_error"
+
+
+# --- Metrics of generated texts as sums over examples. `exact_match`: the share of texts that equal their reference but for white space.
+# `token_f1`: of words, normalised as for SQuAD. `rouge1`, `rouge2`, `rougeL`: the F-measures, without stemming, as the package rouge-score
+# computes them. `bleu`: of the whole corpus, from 0 to 100, as sacrebleu computes it.
+
+ROUGE = ("rouge1", "rouge2", "rougeL")
+MEANS = ("exact_match", "token_f1", *ROUGE)
+
+
+def text_sums(generated: Sequence[str], references: Sequence[str]) -> dict[str, Tensor]:
+    """Sums over the texts of a batch: of each metric that is a mean, and the counts of n-grams that make BLEU."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    totals = dict.fromkeys(MEANS, 0.0)
+    for text, reference in zip(generated, references, strict=True):
+        totals["exact_match"] += text.split() == reference.split()
+        totals["token_f1"] += token_f1(text, reference)
+        for name, f_measure in rouge(text, reference).items():
+            totals[name] += f_measure
+    bleu = BLEU().corpus_score(generated, [references])
+    counts = {"answers": [len(generated)], "bleu_right": bleu.counts, "bleu_all": bleu.totals, "bleu_lengths": [bleu.sys_len, bleu.ref_len]}
+    return {name: torch.tensor(value, dtype=torch.float64) for name, value in (totals | counts).items()}
+
+
+def text_metrics(sums: dict[str, Tensor]) -> dict[str, float]:
+    """The metrics from the sums over all texts."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    right, of_all, (length, reference_length) = (sums[f"bleu_{name}"].round().long().tolist() for name in ("right", "all", "lengths"))
+    bleu = BLEU.compute_bleu(right, of_all, length, reference_length, smooth_method="exp")
+    return {name: float(sums[name] / sums["answers"]) for name in MEANS} | {"bleu": bleu.score}
+
+
+def token_f1(text: str, reference: str) -> float:
+    """Of the words that both have in common, each as often as it occurs in both."""
+    words, expected = _words(text), _words(reference)
+    if not (words and expected):
+        return float(words == expected)
+    common = sum((Counter(words) & Counter(expected)).values())
+    return 2 * common / (len(words) + len(expected))
+
+
+def rouge(text: str, reference: str) -> dict[str, float]:
+    """Of the words and pairs of words that both have in common, and of their longest common subsequence."""
+    words, expected = (re.findall("[a-z0-9]+", each.lower()) for each in (text, reference))
+    pairs, expected_pairs = (list(pairwise(each)) for each in (words, expected))
+    return {
+        "rouge1": _f_measure((Counter(words) & Counter(expected)).total(), len(words), len(expected)),
+        "rouge2": _f_measure((Counter(pairs) & Counter(expected_pairs)).total(), len(pairs), len(expected_pairs)),
+        "rougeL": _f_measure(_longest_common_subsequence(words, expected), len(words), len(expected)),
+    }
+
+
+def _f_measure(common: int, number: int, expected: int) -> float:
+    return 2 * common / (number + expected) if common else 0.0
+
+
+def _longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
+    """Its length, by dynamic programming over the words of the first text."""
+    before = [0] * (len(second) + 1)
+    for word in first:
+        now = [0]
+        for place, other in enumerate(second):
+            now.append(before[place] + 1 if word == other else max(before[place + 1], now[place]))
+        before = now
+    return before[-1]
+
+
+def _words(text: str) -> list[str]:
+    """Without case, punctuation and articles, as the script that evaluates SQuAD does it."""
+    letters = "".join(character for character in text.lower() if character not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", letters).split()

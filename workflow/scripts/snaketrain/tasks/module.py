@@ -17,10 +17,9 @@ from snaketrain.data.loading.training_data import Batch
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tasks.base import Modules, Task
-from snaketrain.tasks.losses import Summed, arguments_of, beside, by_position, call
-from snaketrain.tasks.measuring import Measuring, constant_answer
+from snaketrain.tasks.losses import Summed, arguments_of, beside, by_position, call, constant_answer
 from snaketrain.tasks.metric_names import MODES
-from snaketrain.tasks.metrics import make_metric
+from snaketrain.tasks.metrics import Measuring, make_metric
 
 Predictions = dict[str, Tensor]  # by name
 WHERE = "train.task.arguments"

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from snaketrain.config.schema.evaluation import TEXT_METRICS, Generate
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.models.pretrained import describe_model
+from snaketrain.models.probing import vocabulary_size
 from snaketrain.models.token_losses import NO_TARGET, token_losses
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Modules, Task
+from snaketrain.tasks.metrics import text_metrics, text_sums
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -28,14 +30,6 @@ class Answers(NamedTuple):
     prompts: list[str]
     references: list[str]
     generated: list[str]
-
-
-class Generates(Protocol):
-    """What generating needs of a transformers model."""
-
-    generation_config: "GenerationConfig"
-
-    def generate(self, **options: object) -> Tensor: ...
 
 
 class Generation:
@@ -59,15 +53,14 @@ class Generation:
 
     def generate(self, module: nn.Module, prompts: Sequence[list[int]]) -> list[list[int]]:
         width = max(1, *map(len, prompts))
-        room = [width - len(prompt) for prompt in prompts]
-        if self.written:
-            rows = [prompt + [self.pad] * spare for prompt, spare in zip(prompts, room, strict=True)]
-            mask = [[1] * len(prompt) + [0] * spare for prompt, spare in zip(prompts, room, strict=True)]
-        else:  # on the left, so that each answer continues its prompt
-            rows = [[self.pad] * spare + prompt for prompt, spare in zip(prompts, room, strict=True)]
-            mask = [[0] * spare + [1] * len(prompt) for prompt, spare in zip(prompts, room, strict=True)]
+        rows, mask = [], []
+        for prompt in prompts:
+            room = width - len(prompt)
+            before, after = (0, room) if self.written else (room, 0)  # so that each answer continues its prompt
+            rows.append([self.pad] * before + prompt + [self.pad] * after)
+            mask.append([0] * before + [1] * len(prompt) + [0] * after)
         device = next(module.parameters()).device
-        model: Generates = module  # type: ignore[assignment]  # of transformers
+        model: Any = module  # of transformers
         written = model.generate(
             input_ids=torch.tensor(rows, device=device), attention_mask=torch.tensor(mask, device=device), do_sample=False, use_cache=True,
             eos_token_id=self.ends, pad_token_id=self.pad, **self.settings.model_dump(exclude_none=True),
@@ -102,6 +95,11 @@ def stop_at_end(module: nn.Module, data: JsonObject) -> list[int]:
     if config and ends:
         config.eos_token_id = ends if len(ends) > 1 else ends[0]
     return ends
+
+
+def check_vocabulary(module: nn.Module, vocabulary: int) -> None:
+    if (size := vocabulary_size(module)) < vocabulary:
+        raise SystemExit(f"data.tokenizer: has {vocabulary} tokens, but the model {size}: name the tokenizer that belongs to model.source.")
 
 
 def split_answer(tokens: list[int], types: list[int]) -> tuple[list[int], list[int]]:
@@ -144,6 +142,13 @@ class TokenPrediction(Task):
         ends = stop_at_end(module, data)
         self.generation = None if self.generate is None else Generation(self.generate, module, ends, data)
 
+    def check(self, batch: Batch) -> None:
+        """Exit with a message if the model does not support the data's layout or length."""
+
+    def targets(self, batch: Batch) -> Tensor:
+        """The tokens to predict, or NO_TARGET."""
+        raise NotImplementedError(f"{type(self).__name__} must say which tokens it learns: override `targets`")
+
     def predictions(self, modules: Modules, batch: Batch) -> tuple[Tensor, Tensor]:
         """The logits and the targets of a batch."""
         raise NotImplementedError(f"{type(self).__name__} must say what it predicts: override `predictions`")
@@ -152,12 +157,17 @@ class TokenPrediction(Task):
         """For each example the tokens of its prompt, and of the answer that is expected."""
         raise NotImplementedError(f"{type(self).__name__} must say what is to be answered: override `questions`")
 
+    def count(self, batch: Batch) -> int:
+        self.check(batch)
+        return int((self.targets(batch) != NO_TARGET).sum())
+
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:
         return token_losses(*self.predictions(modules, batch)).sum()
 
     def outputs(self, modules: Modules, batch: Batch) -> TokenOutputs:
         if self.generate is not None and self.generation is None:
             raise SystemExit(f"{type(self).__name__}: is to generate, so its `build` must call `prepare_generation`.")
+        self.check(batch)
         answers = self.generation.answers(modules["model"], *self.questions(batch)) if self.generation else None
         return TokenOutputs(*self.predictions(modules, batch), answers)
 
@@ -167,8 +177,6 @@ class TokenPrediction(Task):
         sums = {"count": (outputs.targets != NO_TARGET).sum(), "loss": loss, "right": right.sum()}
         if outputs.answers is None:
             return sums
-        from snaketrain.tasks.text_metrics import text_sums
-
         self.keep_samples(outputs.answers, batch)
         return sums | text_sums(outputs.answers.generated, outputs.answers.references)
 
@@ -177,8 +185,6 @@ class TokenPrediction(Task):
         metrics = {"loss": float(loss), "perplexity": float(loss.exp()), "accuracy": float(sums["right"] / sums["count"])}
         if "answers" not in sums:
             return metrics
-        from snaketrain.tasks.text_metrics import text_metrics
-
         return metrics | text_metrics(sums)
 
     def metric_inputs(self, metric: str, outputs: TokenOutputs, batch: Batch) -> tuple[Tensor, ...]:

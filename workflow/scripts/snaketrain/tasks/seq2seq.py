@@ -3,15 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.models.pretrained import make_model
-from snaketrain.models.probing import vocabulary_size
 from snaketrain.models.token_losses import NO_TARGET
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Modules
-from snaketrain.tasks.predicting_tokens import TokenOutputs, TokenPrediction
+from snaketrain.tasks.predicting_tokens import TokenPrediction, check_vocabulary
 
 
 class Seq2seq(TokenPrediction):
@@ -21,18 +20,17 @@ class Seq2seq(TokenPrediction):
         text |= {} if end is None else {"eos_token_id": end}
         module = make_model(model, folder, {}, text)
         self.use, self.longest = model["use"], getattr(module.config, "max_position_embeddings", None)
-        _check_model(module, self.use, data["vocab_size"])
+        if not hasattr(module, "prepare_decoder_input_ids_from_labels"):
+            raise SystemExit(
+                f"model.use: {self.use} has no decoder that writes a target. Name a class such as transformers.T5ForConditionalGeneration."
+            )
+        check_vocabulary(module, data["vocab_size"])
         self.shifted: Callable[[Tensor], Tensor] = module.prepare_decoder_input_ids_from_labels  # type: ignore[assignment]  # of transformers
         self.prepare_generation(module, data)
         return {"model": module}
 
-    def count(self, batch: Batch) -> int:
-        self.check(batch)
-        return int((batch["target_ids"] != NO_TARGET).sum())
-
-    def outputs(self, modules: Modules, batch: Batch) -> TokenOutputs:
-        self.check(batch)
-        return super().outputs(modules, batch)
+    def targets(self, batch: Batch) -> Tensor:
+        return batch["target_ids"]
 
     def questions(self, batch: Batch) -> tuple[list[list[int]], list[list[int]]]:
         masks = batch["attention_mask"] > 0, batch["target_ids"] != NO_TARGET
@@ -41,11 +39,10 @@ class Seq2seq(TokenPrediction):
 
     def predictions(self, modules: Modules, batch: Batch) -> tuple[Tensor, Tensor]:
         targets = batch["target_ids"]
-        given = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-        return modules["model"](**given, decoder_input_ids=self.shifted(targets), use_cache=False).logits, targets
+        given = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "decoder_input_ids": self.shifted(targets)}
+        return modules["model"](**given, use_cache=False).logits, targets
 
     def check(self, batch: Batch) -> None:
-        """Exit with a message if the data has no targets, or if they or their sources are longer than the model allows."""
         if "target_ids" not in batch:
             raise SystemExit("data.target: is missing. Name the column of the text that seq2seq is to write.")
         for name, setting in {"input_ids": "data.max_length", "target_ids": "data.max_target_length"}.items():
@@ -54,12 +51,3 @@ class Seq2seq(TokenPrediction):
                     f"model.use: {self.use} has {self.longest} positions, but {batch[name].shape[1]} are needed: cut texts by {setting}, "
                     "or, without model.source, set model.arguments.max_position_embeddings."
                 )
-
-
-def _check_model(module: nn.Module, use: str, vocabulary: int) -> None:
-    if not hasattr(module, "prepare_decoder_input_ids_from_labels"):
-        raise SystemExit(
-            f"model.use: {use} has no decoder that writes a target. Name a class such as transformers.T5ForConditionalGeneration."
-        )
-    if (size := vocabulary_size(module)) < vocabulary:
-        raise SystemExit(f"data.tokenizer: has {vocabulary} tokens, but the model {size}: name the tokenizer that belongs to model.source.")

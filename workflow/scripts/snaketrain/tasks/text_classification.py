@@ -12,7 +12,6 @@ from snaketrain.data.loading.training_data import Batch
 from snaketrain.labels import label_kind, metrics_by_label_kind
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.runtime.strict_json import Json, JsonObject
-from snaketrain.tasks import number_metrics as number_metrics  # named by a label kind
 from snaketrain.tasks.base import Modules, Task
 from snaketrain.tasks.metrics import make_metric
 

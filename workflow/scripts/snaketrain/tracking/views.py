@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from snaketrain.evaluation.colours import colours_of_runs
-from snaketrain.evaluation.comparing import group_name
-from snaketrain.evaluation.differences import differing_settings
+from snaketrain.evaluation import colours_of_runs
+from snaketrain.evaluation.comparing import differing_settings, group_name
 from snaketrain.runtime.manifests import digest
 from snaketrain.tracking.tracked import INTERVAL, MODE
 

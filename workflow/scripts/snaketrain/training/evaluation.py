@@ -13,7 +13,7 @@ from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
 from snaketrain.data.loading.loader import Loader, Request
 from snaketrain.data.loading.training_data import Batch, TrainingData
 from snaketrain.tasks.base import Outputs, on_device
-from snaketrain.tasks.measuring import Measuring
+from snaketrain.tasks.metrics import Measuring
 from snaketrain.training.metric_window import check_names
 from snaketrain.training.recovery import explain_evaluation, is_out_of_memory
 from snaketrain.training.state import TrainState

@@ -36,13 +36,8 @@ EVALUATION_ARGUMENTS = {"module": "metrics", "causal_lm": "generate", "seq2seq":
 
 # modules that decide no weights: they measure ...
 MEASURING = (
-    "snaketrain.tasks.measuring",
-    "snaketrain.tasks.measuring",
-    "snaketrain.tasks.metric_names",
     "snaketrain.tasks.metric_names",
     "snaketrain.tasks.metrics",
-    "snaketrain.tasks.text_metrics",
-    "snaketrain.training.evaluation",
     "snaketrain.training.evaluation",
 )
 # ... or decide when a training ends, what it reports, and the learning rates, which are compared themselves

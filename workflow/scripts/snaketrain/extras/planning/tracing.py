@@ -151,8 +151,8 @@ def watched(state: TrainState, ledger: Ledger) -> Iterator[None]:
         return update(*arguments, **options)
 
     hooks = [hook for module in running(state) for hook in _hooks(module, ledger)]
-    setattr(strategy, "backward", watched_backward)
-    setattr(strategy, "update", watched_update)
+    setattr(strategy, "backward", watched_backward)  # noqa: B010 - mypy refuses to replace a method of one object
+    setattr(strategy, "update", watched_update)  # noqa: B010
     try:
         yield
     finally:

@@ -175,7 +175,7 @@ def test_ranks_of_experts_share_them(llama, arguments, processes):
 
 
 OWN = """
-import torch
+import torch  # noqa: E402
 from snaketrain.strategies.base import Strategy
 
 class Keeps(Strategy):
@@ -201,7 +201,7 @@ def test_what_cannot_be_planned_says_why(llama):
 
 
 OWN_TASK = """
-from snaketrain.tasks.causal_lm import CausalLm
+from snaketrain.tasks.causal_lm import CausalLm  # noqa: E402
 
 class Own(CausalLm):
     def evaluation_step(self, outputs, batch):

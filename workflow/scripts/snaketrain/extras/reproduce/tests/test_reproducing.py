@@ -25,7 +25,7 @@ MORE = {
 }
 OWN_TASK = """
 from factors import FACTOR
-from snaketrain.tasks.text_classification import TextClassification
+from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
 
 
 class Emphatic(TextClassification):
