@@ -27,7 +27,7 @@ from snaketrain.models.pretrained import make_model
 from snaketrain.models.unread import NeedsWholeModel, leave_trained_unread, unread_weights
 from snaketrain.models.weight_files import save_weights
 from snaketrain.models.without_memory import give_memory, has_memory, without_memory
-from snaketrain.strategies.shards import destinations, read_slices
+from snaketrain.strategies.fsdp import destinations, read_slices
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.building import build, by_slices
 

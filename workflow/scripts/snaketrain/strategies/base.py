@@ -22,7 +22,7 @@ from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.models.adapters import frozen_names
 from snaketrain.models.call_types import ParameterGroups
 from snaketrain.runtime.ranks import Ranks
-from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, load_named, local_optimizer, named_groups, named_state
+from snaketrain.strategies.shards import OptimizerState, Parameters, load_named, local_optimizer, named_groups, named_state
 from snaketrain.tasks.base import Batch, Modules, Returned, on_device
 
 # --- The device of a rank: a GPU that was asked for and is missing is an error, never a silent training on the CPU.

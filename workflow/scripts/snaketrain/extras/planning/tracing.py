@@ -21,9 +21,9 @@ from snaketrain.extras.planning.ledger import Ledger
 from snaketrain.models.adapters import frozen_names
 from snaketrain.models.call_types import Value
 from snaketrain.strategies.base import MicroBatches, Strategy
-from snaketrain.strategies.optimizer_state import local_optimizer
+from snaketrain.strategies.mesh import Mesh
 from snaketrain.strategies.pipeline_runs import Pipelined
-from snaketrain.strategies.pipelining import Pipelining
+from snaketrain.strategies.shards import local_optimizer
 from snaketrain.tasks.base import Batch
 from snaketrain.training.building import build, make_task, make_train_state, start_strategy
 from snaketrain.training.checkpoints.rank_state import averaged_tensors
@@ -161,7 +161,7 @@ def watched(state: TrainState, ledger: Ledger) -> Iterator[None]:
 
 
 def _pipelines(state: TrainState) -> dict[nn.Module, Pipelined]:
-    return state.strategy.pipelines if isinstance(state.strategy, Pipelining) else {}
+    return state.strategy.pipelines if isinstance(state.strategy, Mesh) else {}
 
 
 def running(state: TrainState) -> list[nn.Module]:
