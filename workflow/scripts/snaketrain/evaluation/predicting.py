@@ -11,7 +11,7 @@ from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.loader import Loader
 from snaketrain.data.loading.training_data import TrainingData
-from snaketrain.models.unread import leave_trained_unread
+from snaketrain.models.weights import leave_trained_unread
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Batch, Outputs, Task

@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from snaketrain.data.loading.batches import MicroBatch
+from snaketrain.models import ParameterGroups
 from snaketrain.models.adapters import frozen_names
-from snaketrain.models.call_types import ParameterGroups
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.strategies.shards import OptimizerState, Parameters, load_named, local_optimizer, named_groups, named_state
 from snaketrain.tasks.base import Batch, Modules, Returned, on_device

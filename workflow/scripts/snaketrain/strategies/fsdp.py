@@ -28,10 +28,9 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, MeshShape, mesh_shape
+from snaketrain.models import Value
 from snaketrain.models.blocks import blocks
-from snaketrain.models.call_types import Value
-from snaketrain.models.unread import ATTRIBUTE, Source, UnreadWeights, unread_weights
-from snaketrain.models.without_memory import give_memory, has_memory
+from snaketrain.models.weights import ATTRIBUTE, Source, UnreadWeights, give_memory, has_memory, unread_weights
 from snaketrain.strategies.base import PRECISIONS, T
 from snaketrain.strategies.distributed import Distributed
 from snaketrain.strategies.shards import ShardedScaler, clip_sharded, local_tensor, shard_like

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from snaketrain.config.mesh_shape import is_used, option_errors
-from snaketrain.models.call_types import ParameterGroups, Value
-from snaketrain.models.without_memory import has_memory
+from snaketrain.models import ParameterGroups, Value
+from snaketrain.models.weights import has_memory
 from snaketrain.strategies.base import (
     PRECISIONS,
     Keep,
@@ -24,12 +24,11 @@ from snaketrain.strategies.base import (
     nan_if_infinite,
     total,
 )
-from snaketrain.strategies.expert_parallel import ExpertDimension
 from snaketrain.strategies.fsdp import Dimension, MeshBase
-from snaketrain.strategies.pipeline_runs import Pipelined, all_gather, answer, gather, record
+from snaketrain.strategies.pipeline import Pipelined, all_gather, answer, gather, record
 from snaketrain.strategies.sequence import ContextAttention, SequenceDimension
 from snaketrain.strategies.shards import OptimizerState, Parameters, clip_sharded, full_tensor, named_groups, named_state
-from snaketrain.strategies.tensor_plan import CutLogits, TensorDimension
+from snaketrain.strategies.splitting import CutLogits, ExpertDimension, TensorDimension
 from snaketrain.tasks.base import on_device
 
 SEED_STEP = 1_000_000_009  # between the seeds of what draws random numbers

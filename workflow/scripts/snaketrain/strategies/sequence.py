@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from snaketrain.models import Args, Kwargs, Value
 from snaketrain.models.blocks import blocks
-from snaketrain.models.call_types import Args, Kwargs, Value
 
 # --- Attention over a sequence of which each rank of the `context` dimension has a piece, as an attention of transformers.
 #

@@ -12,7 +12,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from snaketrain.models.call_types import ParameterGroups
+from snaketrain.models import ParameterGroups
 
 
 def local_tensor(tensor: Tensor | None) -> Tensor | None:

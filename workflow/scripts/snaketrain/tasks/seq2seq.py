@@ -6,8 +6,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from snaketrain.models.pretrained import make_model
-from snaketrain.models.probing import vocabulary_size
-from snaketrain.models.token_losses import NO_TARGET
+from snaketrain.models.token_losses import NO_TARGET, vocabulary_size
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Batch, Modules
 from snaketrain.tasks.predicting_tokens import TokenOutputs, TokenPrediction

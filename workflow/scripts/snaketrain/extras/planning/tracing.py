@@ -18,11 +18,11 @@ from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Train
 from snaketrain.extras.planning.footprints import Footprint, Pipeline, Work, World, combined
 from snaketrain.extras.planning.ledger import Ledger
+from snaketrain.models import Value
 from snaketrain.models.adapters import frozen_names
-from snaketrain.models.call_types import Value
 from snaketrain.strategies.base import MicroBatches, Strategy
 from snaketrain.strategies.mesh import Mesh
-from snaketrain.strategies.pipeline_runs import Pipelined
+from snaketrain.strategies.pipeline import Pipelined
 from snaketrain.strategies.shards import local_optimizer
 from snaketrain.tasks.base import Batch
 from snaketrain.training.building import build, make_task, make_train_state, start_strategy
