@@ -38,10 +38,11 @@ def make_model(model: JsonObject, folder: Path | None, always: JsonObject, at_ra
         given = {"local_files_only": True, "dtype": torch.float32} | always | model["arguments"]
         if model.get("unread"):
             return unread_pretrained(cls, folder, given, model.get("adapters"))
-        if model.get("adapters"):
-            return adapted(cls, model["adapters"], folder, given)
-        pretrained: nn.Module = cls.from_pretrained(folder, **given)
-        return pretrained
+        if not model.get("adapters"):
+            return cls.from_pretrained(folder, **given)  # type: ignore[no-any-return]
+        module, found = cls.from_pretrained(folder, output_loading_info=True, **given)
+        add_adapters(module, model["adapters"], not_loaded(found))  # which trains what the files lack as well, such as a new head
+        return module  # type: ignore[no-any-return]
     config_class = getattr(cls, "config_class", None)
     if config_class is None:
         raise SystemExit(
@@ -49,14 +50,6 @@ def make_model(model: JsonObject, folder: Path | None, always: JsonObject, at_ra
         )
     check_fields(config_class(**always), model["arguments"])
     return cls(config_class(**(at_random | always | model["arguments"])))
-
-
-def adapted(cls: ModelClass, adapters: JsonObject, folder: Path, given: JsonObject) -> nn.Module:
-    """A pretrained model with adapters; parameters that its files lack, such as a new head's, are trained as well."""
-    module: nn.Module
-    module, found = cls.from_pretrained(folder, output_loading_info=True, **given)
-    add_adapters(module, adapters, not_loaded(found))
-    return module
 
 
 def read_config(cls: ModelClass, folder: Path) -> "PretrainedConfig":

@@ -84,11 +84,8 @@ def _reduced(tensor: Tensor, by: "dist.ReduceOp.RedOpType", group: dist.ProcessG
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """The loss at each position in float32, 0 where there is no target; `logits` have one dimension more than `targets`."""
-    if type(logits) is not Tensor:
-        from torch.distributed.tensor import DTensor  # here: one process need not wait for it
-
-        if isinstance(logits, DTensor):
-            return cut_token_losses(logits, targets)
+    if isinstance(logits, DTensor):
+        return cut_token_losses(logits, targets)
     losses: Tensor = _TokenLosses.apply(logits.flatten(0, -2), targets.flatten())  # type: ignore[no-untyped-call]  # torch has no types for it
     return losses.view_as(targets)
 

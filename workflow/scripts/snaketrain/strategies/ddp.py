@@ -3,18 +3,16 @@
 import logging
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from snaketrain.strategies.base import Keep, MakeOptimizer, Strategy
-from snaketrain.strategies.distributed import Distributed
+from snaketrain.strategies.distributed import Distributed, gather
 from snaketrain.strategies.shards import (
     OptimizerState,
     Parameters,
-    ParameterState,
     load_named,
     local_optimizer,
     named_groups,
@@ -77,9 +75,7 @@ class SharedOptimizer(Distributed):
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer, keep: Keep) -> OptimizerState:
         parameters = dict(self.unwrapped(module).named_parameters())
         mine = named_state(local_optimizer(optimizer), parameters, lambda value, _: value.cpu())
-        shares: list[dict[str, ParameterState]] | None = [mine] * self.world_size if self.rank == 0 else None
-        dist.gather_object(mine, shares)  # gathers copies
-        state = {name: found for share in shares or [] for name, found in share.items()}
+        state = {name: found for share in gather(mine) for name, found in share.items()}
         return {"state": state, "param_groups": named_groups(optimizer, parameters)}
 
     def load_optimizer_state(self, optimizer: Optimizer, parameters: Parameters, saved: OptimizerState) -> None:

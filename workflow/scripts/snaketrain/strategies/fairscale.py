@@ -24,6 +24,7 @@ class FairscaleOss(SharedOptimizer):
     """
 
     scaler_class = ShardedScaler
+    wrappers = (ShardedDataParallel, *Distributed.wrappers)
 
     def __init__(self, buffer_mb: float = 0, **where: str):
         super().__init__(**where)
@@ -35,15 +36,6 @@ class FairscaleOss(SharedOptimizer):
 
     def optimizer(self, parameters: Parameters, make_optimizer: MakeOptimizer) -> Optimizer:
         return make_optimizer(parameters, sharded=OSS)
-
-    def unwrapped(self, module: nn.Module) -> nn.Module:
-        return module.module if isinstance(module, ShardedDataParallel) else super().unwrapped(module)
-
-    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager[object]:
-        if more_to_come and isinstance(module, ShardedDataParallel):
-            unsynchronized: contextlib.AbstractContextManager[object] = module.no_sync()
-            return unsynchronized
-        return super().accumulating(module, more_to_come)
 
     def clip(self, module: nn.Module, optimizer: Optimizer, longest: float) -> Tensor:
         assert isinstance(optimizer, OSS)

@@ -32,7 +32,7 @@ from snaketrain.models import Value
 from snaketrain.models.blocks import blocks
 from snaketrain.models.weights import ATTRIBUTE, Source, UnreadWeights, give_memory, has_memory, unread_weights
 from snaketrain.strategies.base import PRECISIONS, T
-from snaketrain.strategies.distributed import Distributed
+from snaketrain.strategies.distributed import Distributed, all_gather
 from snaketrain.strategies.shards import ShardedScaler, clip_sharded, local_tensor, shard_like
 
 
@@ -116,9 +116,7 @@ class MeshBase(Distributed):
         return self.shape.random_rank(self.rank)
 
     def all_gather_object(self, item: T) -> list[T]:
-        items = [item] * self.world_size
-        dist.all_gather_object(items, item)
-        return items[: self.world_size // self.shape.pipeline : self.shape.context * self.shape.tensor]
+        return all_gather(item)[: self.world_size // self.shape.pipeline : self.shape.context * self.shape.tensor]
 
     # --- the module
 

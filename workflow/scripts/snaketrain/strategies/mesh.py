@@ -12,20 +12,10 @@ from torch.optim import Optimizer
 from snaketrain.config.mesh_shape import is_used, option_errors
 from snaketrain.models import ParameterGroups, Value
 from snaketrain.models.weights import has_memory
-from snaketrain.strategies.base import (
-    PRECISIONS,
-    Keep,
-    LossSums,
-    MakeOptimizer,
-    MicroBatches,
-    Objective,
-    add_up,
-    losses_and_figures,
-    nan_if_infinite,
-    total,
-)
+from snaketrain.strategies.base import PRECISIONS, Keep, LossSums, MakeOptimizer, MicroBatches, Objective, weighted_loss
+from snaketrain.strategies.distributed import all_gather, gather
 from snaketrain.strategies.fsdp import Dimension, MeshBase
-from snaketrain.strategies.pipeline import Pipelined, all_gather, answer, gather, record
+from snaketrain.strategies.pipeline import Pipelined, answer, record
 from snaketrain.strategies.sequence import ContextAttention, SequenceDimension
 from snaketrain.strategies.shards import OptimizerState, Parameters, clip_sharded, full_tensor, named_groups, named_state
 from snaketrain.strategies.splitting import CutLogits, ExpertDimension, TensorDimension
@@ -159,10 +149,8 @@ class Mesh(MeshBase):
         def compute(model: nn.Module, number: int) -> object:
             with self.autocast():
                 outputs = model(*calls[number].arguments, **calls[number].named)  # ends here in all stages but the last
-                parts, figures = losses_and_figures(self.drawing(seed, number, answer, objective, batches[number], outputs))
-            loss, filler = total(parts), microbatches[number][0].filler
-            add_up(sums, {name: torch.zeros_like(each) if filler else each.detach() for name, each in (parts | figures).items()})
-            weight = nan_if_infinite(0.0 if filler else 1.0 / denominator, loss)
+                returned = self.drawing(seed, number, answer, objective, batches[number], outputs)
+            loss, weight = weighted_loss(returned, microbatches[number][0], denominator, sums)
             return loss * scale * weight * self.data_parallel_size  # FSDP averages gradients over ranks; ours are sums
 
         pipelined.train(calls, compute)

@@ -308,7 +308,9 @@ class Pipelined:
 
     def train(self, calls: list[Call], compute: Callable[[nn.Module, int], object]) -> None:
         """Leave gradients. `compute`: what to compute of the stage's model and a microbatch; in the last stage a loss."""
-        self._make_room(max(call.tokens for call in calls))
+        if (tokens := max(call.tokens for call in calls)) > self.length:  # messages become longer where a batch needs it, never shorter
+            self.length = tokens
+            self._schedules.clear()
         numbers = torch.arange(len(calls))
         for stage in self.stages:
             self._set(stage, compute, self.length)
@@ -317,12 +319,6 @@ class Pipelined:
             self._schedule(len(calls)).step(*first, number=numbers, target=numbers if self.has_last else None, return_outputs=False)
         except RuntimeError as error:  # torch describes tensors, not what is wrong
             raise error.__cause__ if isinstance(error.__cause__, Exception) else error from None
-
-    def _make_room(self, tokens: int) -> None:
-        """Messages become longer where a batch needs it, never shorter."""
-        if tokens > self.length:
-            self.length = tokens
-            self._schedules.clear()
 
     def _set(self, stage: Stage, compute: Callable[[nn.Module, int], object], length: int) -> None:
         stage.compute, stage.length = compute, length
@@ -389,19 +385,6 @@ class Pipelined:
         items = [item]
         dist.broadcast_object_list(items, group=self.group, group_src=self.owners[-1], device=torch.device("cpu"))
         return items[0]
-
-
-def all_gather(item: T, group: dist.ProcessGroup) -> list[T]:
-    items = [item] * dist.get_world_size(group)
-    dist.all_gather_object(items, item, group=group)
-    return items
-
-
-def gather(item: T, group: dist.ProcessGroup) -> list[T]:
-    """On the first process; nothing on the others."""
-    items = [item] * dist.get_world_size(group) if dist.get_rank(group) == 0 else None
-    dist.gather_object(item, items, group=group, group_dst=0)
-    return items or []
 
 
 def free(stage: nn.Module) -> None:

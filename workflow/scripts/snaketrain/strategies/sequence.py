@@ -98,35 +98,29 @@ class ContextAttention:
         causal = options.get("is_causal")
         causal = attention_mask is None and (causal if causal is not None else getattr(module, "is_causal", True))
         scale, dropout = options.get("scaling"), options.get("dropout", 0.0)
-        attend = self.by_gathering if self.method == "gather" else self.by_exchanging
-        return attend(query, key, value, attention_mask, causal, scale, dropout).transpose(1, 2).contiguous(), None
+        return self.attend(query, key, value, attention_mask, causal, scale, dropout).transpose(1, 2).contiguous(), None
 
-    def by_gathering(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None, dropout: float
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Value, causal: bool, scale: float | None, dropout: float
     ) -> Tensor:
-        key, value = self.gathered(key, POSITION), self.gathered(value, POSITION)
-        bias: Value = mask
-        if causal:
-            length = query.shape[POSITION]
-            seen = (self.rank + 1) * length
-            key, value, bias = key[:, :, :seen], value[:, :, :seen], causal_lower_right(length, seen)
-        return _attention(query, key, value, bias, False, scale, dropout)
-
-    def by_exchanging(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None, dropout: float
-    ) -> Tensor:
-        if key.shape[HEADS] < self.mesh.size():
-            times = self.mesh.size() // key.shape[HEADS]
-            key, value = key.repeat_interleave(times, HEADS), value.repeat_interleave(times, HEADS)
-        query, key, value = (self.exchanged(each, POSITION, HEADS) for each in (query, key, value))
-        return self.exchanged(_attention(query, key, value, mask, causal, scale, dropout), HEADS, POSITION)
+        if gathers := self.method == "gather":
+            key, value = self.gathered(key, POSITION), self.gathered(value, POSITION)
+            if causal:
+                length = query.shape[POSITION]
+                seen = (self.rank + 1) * length
+                key, value, mask, causal = key[:, :, :seen], value[:, :, :seen], causal_lower_right(length, seen), False
+        else:
+            key, value = (_repeated(each, self.mesh.size()) for each in (key, value))
+            query, key, value = (self.exchanged(each, POSITION, HEADS) for each in (query, key, value))
+        key, value = (_repeated(each, query.shape[HEADS]) for each in (key, value))
+        found = scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale, is_causal=causal)
+        return found if gathers else self.exchanged(found, HEADS, POSITION)
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Value, causal: bool, scale: float | None, dropout: float) -> Tensor:
-    times = query.shape[HEADS] // key.shape[HEADS]
-    if times > 1:
-        key, value = key.repeat_interleave(times, HEADS), value.repeat_interleave(times, HEADS)
-    return scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale, is_causal=causal)
+def _repeated(heads: Tensor, at_least: int) -> Tensor:
+    """Keys or values, which several heads of queries may share, for each of so many."""
+    times = at_least // heads.shape[HEADS]
+    return heads.repeat_interleave(times, HEADS) if times > 1 else heads
 
 
 HIDDEN = "hidden_states"  # the argument of a block that is cut

@@ -253,18 +253,10 @@ class LocalExperts:
         if not isinstance(found, Tensor):
             return found
         local = found.to_local() if isinstance(found, DTensor) else found
-        return _ScaledGradient.apply(local, 1.0 / self._ranks)  # type: ignore[no-untyped-call]  # torch has no types for it
-
-
-class _ScaledGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Value, tensor: Tensor, scale: float) -> Tensor:
-        context.scale = scale
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(context: Value, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient * context.scale, None
+        local = local.view_as(local)  # a hook of its own
+        if local.requires_grad:
+            local.register_hook(lambda gradient: gradient * (1.0 / self._ranks))
+        return local
 
 
 def exchange(rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
