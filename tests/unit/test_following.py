@@ -19,7 +19,7 @@ from pipeline.lateness import seconds_behind
 from workspace import START, make_workspace
 
 from snaketrain.evaluation.comparing import read_run, row
-from snaketrain.orchestration.reasons import note_reasons
+from snaketrain.orchestration.unfinished import note_reasons
 from snaketrain.runtime.integrity import digests
 from snaketrain.runtime.manifests import Manifest, read_checked, read_manifest, write_checked, write_json, write_manifest, write_text
 from snaketrain.runtime.processes import start_ticks

@@ -3,7 +3,7 @@ from functools import partial
 
 from snaketrain.orchestration.unfinished import print_comparison
 from snaketrain.orchestration.follower import FollowerProcess
-from snaketrain.orchestration.reasons import note_reasons
+from snaketrain.orchestration.unfinished import note_reasons
 from snaketrain.orchestration.unfinished import compare_finished, number_of_jobs
 from snaketrain.runtime.job_settings import remove_unused
 from snaketrain.runtime.private_files import make_private_folder

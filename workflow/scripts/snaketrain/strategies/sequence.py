@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from snaketrain.models import Args, Kwargs, Value
 from snaketrain.models.blocks import blocks
+from snaketrain.strategies.shards import redistributed
 
 # --- Attention over a sequence of which each rank of the `context` dimension has a piece, as an attention of transformers.
 #
@@ -68,16 +69,11 @@ class ContextAttention:
 
     def gathered(self, piece: Tensor, dimension: int) -> Tensor:
         """The pieces of all ranks. Each rank's gradient counts, so their sum is cut again."""
-        whole = DTensor.from_local(piece, self.mesh, [Shard(dimension)], run_check=False).redistribute(placements=[Replicate()])
-        joined: Tensor = whole.to_local(grad_placements=[Partial()])
-        return joined
+        return redistributed(piece, self.mesh, Shard(dimension), Replicate()).to_local(grad_placements=[Partial()])
 
     def exchanged(self, tensor: Tensor, before: int, after: int) -> Tensor:
         """Cut in another dimension."""
-        found: Tensor = (
-            DTensor.from_local(tensor, self.mesh, [Shard(before)], run_check=False).redistribute(placements=[Shard(after)]).to_local()
-        )
-        return found
+        return redistributed(tensor, self.mesh, Shard(before), Shard(after)).to_local()
 
     def rows(self, mask: Tensor) -> Tensor:
         """What the queries of this rank see."""
@@ -100,9 +96,7 @@ class ContextAttention:
         scale, dropout = options.get("scaling"), options.get("dropout", 0.0)
         return self.attend(query, key, value, attention_mask, causal, scale, dropout).transpose(1, 2).contiguous(), None
 
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Value, causal: bool, scale: float | None, dropout: float
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Value, causal: bool, scale: float | None, dropout: float) -> Tensor:
         if gathers := self.method == "gather":
             key, value = self.gathered(key, POSITION), self.gathered(value, POSITION)
             if causal:
@@ -180,7 +174,7 @@ class SequenceDimension:
             self.context.calls = 0
             hidden = self.context.piece(hidden, POSITION_OF_HIDDEN)
         if self.tensor:
-            hidden = DTensor.from_local(hidden, self.tensor, [Replicate()], run_check=False).redistribute(placements=[Shard(1)]).to_local()
+            hidden = redistributed(hidden, self.tensor, Replicate(), Shard(POSITION_OF_HIDDEN)).to_local()
         return (), given | {HIDDEN: hidden}
 
     def _cut_arguments(self, block: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
@@ -203,7 +197,7 @@ class SequenceDimension:
             raise SystemExit(f"{self.setting}: the attention of {type(block).__name__} cannot be replaced. Use another model, or `tensor`.")
         hidden = output[0] if isinstance(output, tuple) else output
         if self.tensor:
-            hidden = DTensor.from_local(hidden, self.tensor, [Shard(1)], run_check=False).redistribute(placements=[Replicate()]).to_local()
+            hidden = redistributed(hidden, self.tensor, Shard(POSITION_OF_HIDDEN), Replicate()).to_local()
         if self.context and self.joins:
             hidden = self.context.gathered(hidden, POSITION_OF_HIDDEN)
         if self.joins:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Placement, distribute_tensor
 from torch.optim import Optimizer
 
 from snaketrain.models import ParameterGroups
@@ -29,6 +29,11 @@ def shard_like(whole: Tensor, like: Tensor) -> Tensor:
     if isinstance(like, DTensor):
         return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
     return whole.to(like.device, copy=True)
+
+
+def redistributed(local: Tensor, mesh: DeviceMesh, before: Placement, after: Placement) -> DTensor:
+    """A tensor that ranks of one dimension hold, placed otherwise; gradients take the way back."""
+    return DTensor.from_local(local, mesh, [before], run_check=False).redistribute(placements=[after])
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from snaketrain.models import Args, Kwargs, Value
 from snaketrain.models.blocks import blocks
 from snaketrain.strategies.sequence import SequenceDimension
+from snaketrain.strategies.shards import redistributed
 
 # --- Sequence parallelism: between split matrices, each rank of the `tensor` dimension works on a piece of the sequence.
 #
@@ -43,14 +44,10 @@ def within_blocks(module: nn.Module, styles: dict[str, ParallelStyle], mesh: Dev
 
 def gather_hidden(args: Args, kwargs: Kwargs, mesh: DeviceMesh) -> tuple[Args, Kwargs]:
     """The input of a module with split matrices: the sequence of all pieces."""
-    if "hidden_states" in kwargs:
-        return args, kwargs | {"hidden_states": _whole(kwargs["hidden_states"], mesh)}
-    return (_whole(args[0], mesh), *args[1:]), kwargs
-
-
-def _whole(piece: Tensor, mesh: DeviceMesh) -> DTensor:
     # a DTensor, so that the gradients of all matrices are added before they are reduced and cut at once
-    return DTensor.from_local(piece, mesh, [Shard(1)], run_check=False).redistribute(placements=[Replicate()])
+    if "hidden_states" in kwargs:
+        return args, kwargs | {"hidden_states": redistributed(kwargs["hidden_states"], mesh, Shard(1), Replicate())}
+    return (redistributed(args[0], mesh, Shard(1), Replicate()), *args[1:]), kwargs
 
 
 # --- Logits that are cut over ranks until the loss is known: with a large vocabulary, or long sequences, they are the largest tensor.
@@ -255,7 +252,7 @@ class LocalExperts:
         local = found.to_local() if isinstance(found, DTensor) else found
         local = local.view_as(local)  # a hook of its own
         if local.requires_grad:
-            local.register_hook(lambda gradient: gradient * (1.0 / self._ranks))
+            local.register_hook(lambda gradient: gradient * (1.0 / self._ranks))  # type: ignore[no-untyped-call]  # torch has no types for it
         return local
 
 
