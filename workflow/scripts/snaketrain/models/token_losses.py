@@ -110,6 +110,8 @@ class _TokenLosses(torch.autograd.Function):
         return gradient, None
 
 
+# --- What tokens attend to in a language model: not every transformers class is causal, or separates packed texts.
+
 HALF = 6  # tokens
 
 

@@ -1,4 +1,7 @@
-"""A module's weights in a folder: `<module>.safetensors`, or several files with an index, as Hugging Face's libraries write large models."""
+"""Where a module's weights are: in files, in memory, or nowhere yet.
+
+In a folder they are `<module>.safetensors`, or several files with an index, as Hugging Face's libraries write large models.
+"""
 
 import contextlib
 import json
@@ -80,6 +83,9 @@ def write_index(name: str, layout: dict[str, list[str]], total_bytes: int, folde
     if len(layout) > 1:
         index = {"metadata": {"total_size": total_bytes}, "weight_map": {key: file for file, keys in layout.items() for key in keys}}
         (folder / f"{name}{INDEX}").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+# --- Parameters on the meta device, on ranks that will receive their shards from another rank.
 
 
 @contextlib.contextmanager

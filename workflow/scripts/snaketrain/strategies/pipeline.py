@@ -1,4 +1,4 @@
-"""Cuts a transformers model into the stages of a pipeline.
+"""Cuts a transformers model into the stages of a pipeline, and runs them.
 
 A stage is the model itself, with placeholders for the layers of other stages. So each runs the model's own forward pass on the task's
 own arguments, which makes masks and positions everywhere alike, and parameters keep their names.
@@ -277,6 +277,8 @@ def answer(objective: Objective, batch: Batch, outputs: Output) -> Returned:
     except Recorded:
         raise SystemExit("train.task.use: calls its model more than once for a loss, which a pipeline cannot train. Use `fsdp`.") from None
 
+
+# --- The stages at work: in training by a schedule of torch.distributed.pipelining, in an evaluation one after the other.
 
 CLASSES: dict[str, Value] = {"1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B, "zbv": ScheduleZBVZeroBubble}
 ONLY = torch.zeros(1, dtype=torch.long)  # the number of a microbatch where there is one

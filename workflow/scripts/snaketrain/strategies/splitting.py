@@ -1,4 +1,4 @@
-"""The `tensor` dimension of a mesh: its ranks work on the same examples, each with its part of every matrix."""
+"""What ranks of a mesh split of a model: with `tensor` every matrix, with `loss_parallel` the logits, with `expert` the experts of a mixture."""
 
 from collections import Counter
 from fnmatch import fnmatchcase
@@ -94,6 +94,8 @@ def output_head(module: nn.Module) -> nn.Module:
     return head
 
 
+# --- Matrices: ranks of `tensor` work on the same examples, each with its part of every matrix.
+
 STYLES = {  # by transformers' names
     "colwise": ColwiseParallel(),
     "rowwise": RowwiseParallel(),
@@ -164,6 +166,8 @@ class TensorDimension:
                     f"train.strategy.arguments.tensor: {self.mesh.size()} does not divide the model's {name} ({heads}), and heads cannot be split. Use a number that does."
                 )
 
+
+# --- Experts of a mixture: each rank sends its tokens to the ranks of their experts, and gets the results back.
 
 EXPERT = "train.strategy.arguments.expert"
 DISPATCHES = "ep_dispatch_experts"  # how transformers' plans mark modules of experts
