@@ -27,7 +27,7 @@ from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, Traini
 from snaketrain.config.schema import Source  # noqa: E402
 from snaketrain.data.fetching import source_files  # noqa: E402
 from snaketrain.data.loading.examples import TextExamples  # noqa: E402
-from snaketrain.strategies.single import Single  # noqa: E402
+from snaketrain.strategies.ddp import Single  # noqa: E402
 from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
 from snaketrain.training.evaluation import evaluate  # noqa: E402
 from snaketrain.training.state import TrainState  # noqa: E402

@@ -42,15 +42,15 @@ import torch._dynamo  # noqa: E402 - DDP does, which would take longer in each f
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
-from snaketrain.strategies import ddp, distributed, hsdp, zero1  # noqa: E402
+from snaketrain.strategies import ddp, distributed, fsdp  # noqa: E402
 
 FAR = 1024
 EXCHANGES = 10
 IMPORTS = "import torch, torch._dynamo, transformers.models.bert.modeling_bert, snaketrain.training.trainer"
 STRATEGIES: dict[str, Callable[[], distributed.Distributed]] = {
     "ddp": lambda: ddp.Ddp(device="cpu", precision="fp32"),
-    "zero1": lambda: zero1.Zero1(device="cpu", precision="fp32"),
-    "hsdp": lambda: hsdp.Hsdp(shard=2, device="cpu", precision="fp32"),
+    "zero1": lambda: ddp.Zero1(device="cpu", precision="fp32"),
+    "hsdp": lambda: fsdp.Hsdp(shard=2, device="cpu", precision="fp32"),
 }
 
 

@@ -29,7 +29,7 @@ from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.data.loading.batches import Batches  # noqa: E402
 from snaketrain.data.loading.examples import Splits  # noqa: E402
 from snaketrain.runtime.processes import Stopping  # noqa: E402
-from snaketrain.strategies.single import Single  # noqa: E402
+from snaketrain.strategies.ddp import Single  # noqa: E402
 from snaketrain.tasks.base import Task  # noqa: E402
 from snaketrain.training.building import build, make_train_state  # noqa: E402
 from snaketrain.training.callbacks import default_callbacks  # noqa: E402

@@ -11,7 +11,7 @@ os.environ["ENABLE_NCCL_BASE_COLLECTIVES"] = "0"  # fairscale reads it when it i
 import fairscale.nn.data_parallel.fully_sharded_data_parallel as theirs
 import torch
 
-from snaketrain.strategies.fairscale_fsdp import FairscaleFsdp
+from snaketrain.strategies.fairscale import FairscaleFsdp
 
 ONE = torch.cpu.Stream()
 NO_CUDA = types.SimpleNamespace(

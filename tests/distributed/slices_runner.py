@@ -9,8 +9,11 @@ import torch
 sys.path[:0] = [str(Path(__file__).parents[2] / "workflow/scripts")]
 
 from snaketrain.config.schema import Model, Train  # noqa: E402
-from snaketrain.models.unread import leave_trained_unread, unread_weights  # noqa: E402
-from snaketrain.models.weight_files import save_weights  # noqa: E402
+from snaketrain.models.weights import (  # noqa: E402
+    leave_trained_unread,
+    save_weights,
+    unread_weights,
+)
 from snaketrain.training.building import build, by_slices, load_for_evaluation, make_task, make_train_state, start_strategy  # noqa: E402
 
 FACTS = {"label_kind": "class", "label_names": ["a", "b", "c"], "vocab_size": 24, "pad_token_id": 0}

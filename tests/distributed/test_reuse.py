@@ -141,7 +141,8 @@ def test_another_run_begins_where_it_branches_off_the_first(data, finished, tmp_
 
 
 OWN_STRATEGY = """
-from snaketrain.strategies.single import Single  # noqa: E402
+from snaketrain.strategies.ddp import Single# noqa: E402
+from snaketrain.strategies.ddp import Single
 
 
 class Mine(Single):

@@ -14,7 +14,7 @@ from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.examples import Blocks, Packed, TextExamples
 from snaketrain.evaluation.predicting import predict
 from snaketrain.models.token_losses import token_losses
-from snaketrain.strategies.single import Single
+from snaketrain.strategies.ddp import Single
 from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.training.building import add_metrics
 from snaketrain.training.evaluation import evaluate

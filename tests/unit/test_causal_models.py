@@ -6,9 +6,8 @@ import torch
 import transformers
 
 from snaketrain.data.loading.examples import Blocks, Packed, TextExamples
-from snaketrain.models.unread import unread_weights
-from snaketrain.models.without_memory import give_memory
-from snaketrain.strategies.shards import read_slices
+from snaketrain.models.weights import give_memory, unread_weights
+from snaketrain.strategies.fsdp import read_slices
 from snaketrain.tasks.causal_lm import CausalLm
 
 FACTS = {"vocab_size": 40, "end_token_id": 3}

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from select_checkpoint import rank_checkpoints
-from snaketrain.models.weight_files import load_weights
+from snaketrain.models.weights import load_weights
 from snaketrain.runtime.ownership import TakenOver
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.causal_lm import CausalLm

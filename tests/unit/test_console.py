@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.orchestration.console import messages, running_jobs
-from snaketrain.orchestration.console.handler import Console, Display
+from snaketrain.orchestration import running_jobs
+from snaketrain.orchestration.console import FAILED, Console, Display, plain_error, short_reason
 
 STATS = {"prepare_data": 1, "train_model": 2, "all": 1, "total": 4}
 TRACEBACK = 'Traceback (most recent call last):\n  File "own.py", line 1, in step\n    x\nValueError: no such wheel'
@@ -85,9 +85,7 @@ def test_the_lines_of_a_job(console, stream):
 
 @pytest.mark.parametrize("setting", ["train.seed", "predict.new.text", "search.keep"])
 def test_a_reason_names_the_setting_that_changed(setting):
-    assert (
-        messages.short_reason(f"Params have changed since last execution: before: {setting}=1 now: {setting}=2") == f"({setting} changed)"
-    )
+    assert short_reason(f"Params have changed since last execution: before: {setting}=1 now: {setting}=2") == f"({setting} changed)"
 
 
 def test_a_submitted_job_has_its_number_and_the_log_of_slurm(console, stream, tmp_path):
@@ -166,7 +164,7 @@ def test_an_error_is_reported_once_with_its_traceback_and_log(console, stream):
     report(console, "job_error", jobid=1, rule_msg=None, log=[str(log)], shellcmd="python train_model.py", level=logging.ERROR)
     failed = "Command 'python train_model.py' returned non-zero exit status 1."
     report(console, "error", f'CalledProcessError in file "x.smk", line 3:\n{failed}', logging.ERROR)
-    report(console, "error", f"WorkflowError:\n{messages.FAILED}", logging.ERROR)
+    report(console, "error", f"WorkflowError:\n{FAILED}", logging.ERROR)
     first, *traceback, where, last = lines(stream)[2:]
     assert first == "train_model        wide  failed: ValueError: no such wheel"
     assert traceback == [f"  {line}" for line in TRACEBACK.splitlines()] and where == "  log: logs/train_model/wide.log"
@@ -186,7 +184,7 @@ def test_the_jobs_that_did_not_finish_are_counted_by_what_happened_to_them(conso
     begin(console, 3, run="run-3")
     report(console, "job_finished", job_id=3)
     lines(stream)
-    report(console, "error", messages.FAILED, logging.ERROR)
+    report(console, "error", FAILED, logging.ERROR)
     (last,) = lines(stream)
     assert last.startswith("6 of 9 jobs did not finish: 1 failed, 1 stopped, 4 not started. ")
 
@@ -236,7 +234,7 @@ def test_the_last_job_of_a_group_is_the_one_that_failed(console, stream):
     ],
 )  # fmt: skip
 def test_an_error_of_the_workflow_is_shown_without_its_stack(text, plain):
-    assert messages.plain_error(text) == plain
+    assert plain_error(text) == plain
 
 
 def test_a_dry_run_is_shown_by_snakemake_itself(stream):

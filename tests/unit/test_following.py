@@ -19,7 +19,7 @@ from pipeline.lateness import seconds_behind
 from workspace import SETTINGS, START, make_workspace
 
 from snaketrain.evaluation.comparing import read_run, row
-from snaketrain.orchestration.follower import note_reasons
+from snaketrain.orchestration.unfinished import note_reasons
 from snaketrain.runtime.journal import ACTIVITIES
 from snaketrain.runtime.manifests import (
     Manifest,

@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 from snaketrain.config.schema.evaluation import TEXT_METRICS
 from snaketrain.data.loading.examples import NO_TARGET, padded
 from snaketrain.evaluation.predicting import predict
-from snaketrain.strategies.single import Single
+from snaketrain.strategies.ddp import Single
 from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.tasks.metrics import rouge, text_metrics, text_sums, token_f1
 from snaketrain.tasks.predicting_tokens import TokenPrediction, split_answer

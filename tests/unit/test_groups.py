@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from snaketrain.config.schema import Train
 from snaketrain.config.schema.train import Group
-from snaketrain.strategies.zero1 import Zero1
+from snaketrain.strategies.ddp import Zero1
 from snaketrain.training.optimizers import check_groups, optimizer_of, parameter_groups
 
 MUON = {"use": "torch.optim.Muon", "arguments": {"momentum": 0.9}}

@@ -11,8 +11,7 @@ from transformers.models.llama.modeling_llama import LlamaModel
 from snaketrain.config.schema import Settings
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.strategies.base import Objective
-from snaketrain.strategies.pipeline_runs import answer, owners, record
-from snaketrain.strategies.pipeline_stages import cut, share_layers
+from snaketrain.strategies.pipeline import answer, cut, owners, record, share_layers
 
 SMALL = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 8}
 IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])

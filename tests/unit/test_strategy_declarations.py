@@ -17,10 +17,13 @@ from snaketrain.strategies import make_strategy
 OWN = """
 from torch import nn  # noqa: E402
 
-from snaketrain.strategies import distributed, tensor_parallel
+from snaketrain.strategies import distributed, mesh
 from snaketrain.strategies.ddp import Ddp
-from snaketrain.strategies.fairscale_fsdp import FairscaleFsdp
-from snaketrain.strategies.single import Single  # noqa: E402
+from snaketrain.strategies.fairscale import FairscaleFsdp
+from snaketrain.strategies.ddp import Single# noqa: E402
+from snaketrain.strategies import distributed, mesh
+from snaketrain.strategies.ddp import Ddp, Single
+from snaketrain.strategies.fairscale import FairscaleFsdp
 
 
 class Rings(Ddp):
@@ -44,7 +47,7 @@ class Alone(Single):
     pass
 
 
-class Stages(tensor_parallel.TensorParallel):
+class Stages(mesh.TensorParallel):
     degrees = {"stages": "model_parallel"}
     data_parallel_arguments = ()
 
@@ -165,7 +168,7 @@ def test_a_strategy_that_needs_gpus_refuses_to_start_on_a_cpu(own, use):
 
 def test_a_users_strategy_is_part_of_the_trainings_code(own):
     assert strategy_files(f"{own}:Heir") == [own]
-    assert [file.name for file in strategy_files("auto")] == ["single.py", "ddp.py"]
+    assert [file.name for file in strategy_files("auto")] == ["ddp.py"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.evaluation.unlabelled import Predictor
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.stages import JobSettings
-from snaketrain.strategies.single import Single
+from snaketrain.strategies.ddp import Single
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.predicting_tokens import split_answer
 from snaketrain.training.state import TrainState

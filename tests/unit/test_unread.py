@@ -22,12 +22,18 @@ from transformers import (
 )
 
 from snaketrain.config.schema import Model, Train
-from snaketrain.models import unread
+from snaketrain.models import pretrained
 from snaketrain.models.pretrained import make_model
-from snaketrain.models.unread import NeedsWholeModel, leave_trained_unread, unread_weights
-from snaketrain.models.weight_files import save_weights
-from snaketrain.models.without_memory import give_memory, has_memory, without_memory
-from snaketrain.strategies.shards import destinations, read_slices
+from snaketrain.models.weights import (
+    NeedsWholeModel,
+    give_memory,
+    has_memory,
+    leave_trained_unread,
+    save_weights,
+    unread_weights,
+    without_memory,
+)
+from snaketrain.strategies.fsdp import destinations, read_slices
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.building import build, by_slices
 
@@ -104,7 +110,7 @@ def test_adapters_beside_weights_that_are_read_later_are_the_same(tmp_path):
 
 def test_weights_in_another_form_need_the_whole_model(tmp_path, monkeypatch):
     section = published(tmp_path, "experts one by one")
-    monkeypatch.setattr(unread, "stacks", lambda _: False)  # as if transformers converted them in another way
+    monkeypatch.setattr(pretrained, "stacks", lambda _: False)  # as if transformers converted them in another way
     with pytest.raises(NeedsWholeModel, match="experts.* is stored in another form than the model has it"):
         make_model(section | {"unread": True}, tmp_path, {}, {})
 

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import BartConfig, BartForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
 from snaketrain.models.pretrained import make_model
-from snaketrain.models.without_memory import give_memory, has_memory, without_memory
+from snaketrain.models.weights import give_memory, has_memory, without_memory
 
 CPU = torch.device("cpu")
 LLAMA = {

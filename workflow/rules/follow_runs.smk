@@ -1,8 +1,8 @@
 # Keeps MLflow up to date while the workflow runs, and once more at its end. Its failures never fail the workflow.
 from functools import partial
 
-from snaketrain.orchestration.unfinished import compare_finished, number_of_jobs, print_comparison
-from snaketrain.orchestration.follower import FollowerProcess, note_reasons
+from snaketrain.orchestration.unfinished import compare_finished, note_reasons, number_of_jobs, print_comparison
+from snaketrain.orchestration.follower import FollowerProcess
 from snaketrain.runtime.stages import remove_unused
 from snaketrain.runtime.manifests import make_private_folder
 

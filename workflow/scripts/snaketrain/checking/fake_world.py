@@ -16,9 +16,9 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.nn.parallel import distributed as ddp
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from snaketrain.models.call_types import Value
-from snaketrain.strategies import pipeline_stages
-from snaketrain.strategies.expert_parallel import Dispatch
+from snaketrain.models import Value
+from snaketrain.strategies import pipeline
+from snaketrain.strategies.splitting import Dispatch
 
 
 @contextlib.contextmanager
@@ -92,7 +92,7 @@ def without_values() -> Iterator[None]:
 
     with (
         patch.object(dist, "broadcast_object_list", lambda *_, **__: None),
-        patch.object(pipeline_stages, "passes_unchanged", lambda *_: True),
+        patch.object(pipeline, "passes_unchanged", lambda *_: True),
         patch.object(Dispatch, "sizes", _evenly),
         patch.object(moe, "_can_use_grouped_mm", lambda *_: False),
     ):

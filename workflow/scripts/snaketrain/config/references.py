@@ -22,9 +22,11 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 # files of these folders that share code, and are no task or strategy by themselves
-HELPERS = (
-    "context_attention", "cut_logits", "distributed", "generation", "mesh_base", "optimizer_state", "pipelining", "sequence",
-)  # fmt: skip
+HELPERS = ("distributed",)
+IN_FILE = {  # the files of short names that stand in a file of another name
+    "single": "ddp", "data_parallel": "ddp", "zero1": "ddp", "hsdp": "fsdp", "tensor_parallel": "mesh",
+    "fairscale_oss": "fairscale", "fairscale_fsdp": "fairscale",
+}  # fmt: skip
 
 
 class NotFound(Exception):
@@ -39,7 +41,7 @@ def load(name: str, short_names_in: str | None = None) -> Any:  # only the calle
         return getattr(import_file(Path(name.rpartition(":")[0])), attribute)
     if "." not in name:
         in_one_file = file is not None and file.stem == str(short_names_in).rpartition(".")[2]
-        module = f"snaketrain.{short_names_in}" if in_one_file else f"snaketrain.{short_names_in}.{name}"
+        module = f"snaketrain.{short_names_in}" if in_one_file else f"snaketrain.{short_names_in}.{IN_FILE.get(name, name)}"
         return getattr(importlib.import_module(module), attribute)
     module, _, attribute = name.rpartition(".")
     watch(module.partition(".")[0])
@@ -78,15 +80,16 @@ def _short_name(name: str, place: str | None) -> tuple[Path, str]:
         names = sorted(n.name for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_"))
         if name in names:
             return file, name
-    else:  # or the files of a folder, each with the class of that name
-        classes = {
-            path: "".join(map(str.capitalize, path.stem.split("_")))
-            for path in folder.glob("[a-z]*.py")
-            if path.stem not in ("base", *HELPERS)
-        }
-        names = sorted(path.stem for path, made in classes.items() if f"class {made}" in path.read_text(encoding="utf-8"))
+    else:  # or the files of a folder, each with the class of that name, or with several
+        stems = {path.stem for path in folder.glob("[a-z]*.py")} - {"base", *HELPERS}
+        files = {each: folder / f"{each}.py" for each in stems}
+        files |= {each: folder / f"{file}.py" for each, file in IN_FILE.items() if file in stems}
+        classes = {each: "".join(map(str.capitalize, each.split("_"))) for each in files}
+        names = sorted(
+            each for each, file in files.items() if re.search(rf"^class {classes[each]}\b", file.read_text(encoding="utf-8"), re.M)
+        )
         if name in names:
-            return folder / f"{name}.py", classes[folder / f"{name}.py"]
+            return files[name], classes[name]
     raise NotFound(f"`{name}` is not one of {', '.join(names)}{_nearest(name, names)} (your own: `path/to/file.py:Name`)")
 
 

@@ -13,7 +13,7 @@ from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.loader import Loader
 from snaketrain.data.loading.training_data import Batch, TrainingData
 from snaketrain.evaluation.results import Rows, Table, report_for
-from snaketrain.models.unread import leave_trained_unread
+from snaketrain.models.weights import leave_trained_unread
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Outputs, Task

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from snaketrain.models.weight_files import tied_names
+from snaketrain.models.weights import tied_names
 from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ What was found right is remembered with the digest of the settings, of all code 
 """
 
 import contextlib
-import importlib.metadata
 import json
 import os
 import selectors
@@ -20,6 +19,7 @@ from snaketrain.config.schema import Settings
 from snaketrain.data.fetching import named_files
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.runtime.manifests import digest, read_if_intact, stamp, write_checked
+from snaketrain.runtime.provenance import installed
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 STORE = Path(".snakemake/snaketrain-effects.json")
@@ -72,15 +72,10 @@ def effect_problems(runs: Mapping[str, Settings], without_data: Collection[str] 
 
 def run_key(run: Settings) -> str:
     """Of everything in a run's settings that a check looks at."""
-    content = {name: _json(getattr(run, name)) for name in ("data", "model", "evaluate")}
-    content |= {f"evaluation_sets.{name}": _json(each) for name, each in run.evaluation_sets.items()}
+    content = {name: getattr(run, name).model_dump_json() for name in ("data", "model", "evaluate")}
+    content |= {f"evaluation_sets.{name}": each.model_dump_json() for name, each in run.evaluation_sets.items()}
     train = run.train.model_dump_json(exclude={"seed", "deterministic", "early_stopping"})
     return digest(content, train)
-
-
-def _json(section: object) -> str:
-    """The runs of a sweep share most sections."""
-    return section.model_dump_json()  # type: ignore[attr-defined, no-any-return]
 
 
 # --- what was found right
@@ -94,7 +89,7 @@ class _Known:
 
     @classmethod
     def read(cls) -> "_Known":
-        code = digest(_code(), sys.version, [_version(name) for name in VERSIONS])
+        code = digest(_code(), sys.version, [installed(name) for name in VERSIONS])
         kept = read_if_intact(STORE, "the runs are tried again")
         if kept and kept["code"] == code and all(_stamp(file) == each for file, each in kept["files"].items()):
             return cls(code, set(kept["right"]), dict(kept["files"]))
@@ -110,13 +105,6 @@ class _Known:
 
 def _code() -> list[Json]:
     return [[str(file.relative_to(SCRIPTS)), _stamp(str(file))] for file in sorted((SCRIPTS / "snaketrain").rglob("*.py"))]
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _stamp(file: str) -> Json:

@@ -8,14 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from snaketrain.config.schema import Tracking
-from snaketrain.orchestration.snakemake_objects import Job
-from snaketrain.runtime.credentials import hidden, hidden_in
-from snaketrain.runtime.manifests import PRIVATE_FILE, private, read_if_intact, write_checked
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.manifests import private
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools/follow_runs.py"
 NOTE = ".follower.doing"  # in the results: what it is doing
@@ -198,18 +196,3 @@ def interrupts() -> Iterator[list[int]]:
 
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def note_reasons(jobs: Iterable[Job], reason_of: Callable[[Job], object], results: Path) -> None:
-    """Records the reason of every job when a workflow starts: `runs/<run>/reasons.json` has the latest one of each stage, and the sets to evaluate on."""
-    by_run: dict[str, JsonObject] = {}
-    for job in jobs:
-        wildcards, stage = dict(job.wildcards.items()), job.rule.name
-        if run := wildcards.get("run"):
-            noted = by_run.setdefault(run, {})
-            sets = [*noted.get(stage, {}).get("sets", ()), *filter(None, [wildcards.get("evaluation_set")])]
-            noted[stage] = {"reason": str(reason_of(job)), "time": time.time()} | ({"sets": sets} if sets else {})
-    for run, reasons in by_run.items():
-        path = results / "runs" / run / "reasons.json"
-        earlier = read_if_intact(path, "it is written again, without the reasons of earlier starts") or {}
-        write_checked(path, earlier | hidden_in(reasons), mode=PRIVATE_FILE)

@@ -18,9 +18,9 @@ from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
 from snaketrain.orchestration.inspection.strategy_declarations import saves_shards
 from snaketrain.orchestration.names import RESULTS, data_name, folder_of_job, initial, source_name
-from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.searches import Searches
 from snaketrain.orchestration.shards import Shards, dataset_of
+from snaketrain.orchestration.snakemake_objects import varying
 from snaketrain.orchestration.stages import STAGES, ModelStage, Stage, stages_of
 from snaketrain.orchestration.trunks import Trunks
 from snaketrain.runtime.credentials import USED_AS_SECRETS

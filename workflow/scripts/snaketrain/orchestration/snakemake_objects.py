@@ -1,7 +1,8 @@
-"""The parts of Snakemake's objects that are used here; Snakemake has no type annotations."""
+"""The parts of Snakemake's objects that are used here, which have no type annotations, and values of rules that differ from job to job."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+import inspect
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 
 class Wildcards(Protocol):
@@ -53,3 +54,52 @@ class GroupSettings(Protocol):
 class Workflow(Protocol):
     group_settings: GroupSettings
     parent_groupids: dict[str, str]
+
+
+# --- Values of a rule that may differ from job to job, in the form that is cheapest for Snakemake.
+#
+# It calls a function a dozen times for each job, and inspects its signature each time: with a thousand runs that took a third of
+# a dry run. So a value that all jobs share is not a function, and functions carry their signature.
+
+Value = TypeVar("Value")
+Function = TypeVar("Function", bound=Callable[..., object])
+
+TAKES_WILDCARDS = inspect.signature(lambda wildcards: None)
+TAKES_INPUT = inspect.signature(lambda wildcards, input: None)
+
+
+def job_name(wildcards: Iterable[str]) -> str:
+    """The name of a job among those of its rule: that of the run, data set or model, or `run/evaluation set`; empty without wildcards."""
+    return "/".join(wildcards)
+
+
+def varying(names: Iterable[str], value: Callable[[str], Value]) -> Value | Callable[[Sequence[str]], Value]:
+    """The value for each run, data set or model; just the value if it is the same for all and contains nothing like a wildcard."""
+    values = {name: value(name) for name in names}
+    found = list(values.values())
+    if found and found[0] is not None and "{" not in str(found[0]) and all(marked(each) == marked(found[0]) for each in found):
+        return found[0]
+
+    def of_job(wildcards: Sequence[str]) -> Value:
+        return values[job_name(wildcards)]
+
+    return with_signature(TAKES_WILDCARDS, of_job)
+
+
+def marked(value: object) -> list[tuple[object, object]]:
+    """A value with the marks of its parts, such as Snakemake's `ancient`: texts are equal with and without."""
+    return [(part, getattr(part, "flags", None)) for part in (value if isinstance(value, list) else [value])]
+
+
+def untracked(value: Callable[[str], Value]) -> Callable[[Wildcards, Inputs], Value]:
+    """A param that makes nothing stale: Snakemake does not compare what functions of `input` return."""
+
+    def param(wildcards: Wildcards, input: Inputs) -> Value:
+        return value(job_name(wildcards))
+
+    return with_signature(TAKES_INPUT, param)
+
+
+def with_signature(signature: inspect.Signature, function: Function) -> Function:
+    setattr(function, "__signature__", signature)  # noqa: B010 - functions have this attribute, which their type does not mention
+    return function

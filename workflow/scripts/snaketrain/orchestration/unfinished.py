@@ -1,5 +1,6 @@
-"""After a failure: compares the runs that have a result, and reports why the others, or evaluations on further sets, have none.
+"""Why jobs run, and why some have no result.
 
+After a failure, the runs that have a result are compared, and for the others, or evaluations on further sets, the reason is reported.
 Snakemake does not run a job whose inputs are missing, so the workflow's comparison waits for all runs. This one writes no
 manifest: the next start of the workflow compares all runs.
 """
@@ -7,15 +8,19 @@ manifest: the next start of the workflow compares all runs.
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.code_digest import SCRIPTS
-from snaketrain.orchestration.job_errors import last_error
 from snaketrain.orchestration.names import RESULTS, folder_of_job
 from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.running_jobs import last_error
 from snaketrain.orchestration.snakemake_objects import Dag, Job, Scheduler
+from snaketrain.runtime.credentials import hidden_in
+from snaketrain.runtime.manifests import PRIVATE_FILE, read_if_intact, write_checked
+from snaketrain.runtime.strict_json import JsonObject
 
 LOG = Path("logs/compare_runs.log")
 
@@ -89,3 +94,18 @@ def _why(jobs: list[Job], dag: Dag, scheduler: Scheduler) -> str:
 
 def _written(log: Path) -> float:
     return log.stat().st_mtime if log.exists() else 0.0
+
+
+def note_reasons(jobs: Iterable[Job], reason_of: Callable[[Job], object], results: Path) -> None:
+    """Records the reason of every job when a workflow starts: `runs/<run>/reasons.json` has the latest one of each stage, and the sets to evaluate on."""
+    by_run: dict[str, JsonObject] = {}
+    for job in jobs:
+        wildcards, stage = dict(job.wildcards.items()), job.rule.name
+        if run := wildcards.get("run"):
+            noted = by_run.setdefault(run, {})
+            sets = [*noted.get(stage, {}).get("sets", ()), *filter(None, [wildcards.get("evaluation_set")])]
+            noted[stage] = {"reason": str(reason_of(job)), "time": time.time()} | ({"sets": sets} if sets else {})
+    for run, reasons in by_run.items():
+        path = results / "runs" / run / "reasons.json"
+        earlier = read_if_intact(path, "it is written again, without the reasons of earlier starts") or {}
+        write_checked(path, earlier | hidden_in(reasons), mode=PRIVATE_FILE)

@@ -20,10 +20,10 @@ from torch.optim import Optimizer
 
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.training_data import Batch
+from snaketrain.models import ParameterGroups
 from snaketrain.models.adapters import frozen_names
-from snaketrain.models.call_types import ParameterGroups
 from snaketrain.runtime.ranks import Ranks
-from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, load_named, local_optimizer, named_groups, named_state
+from snaketrain.strategies.shards import OptimizerState, Parameters, load_named, local_optimizer, named_groups, named_state
 from snaketrain.tasks.base import Modules, Returned, on_device
 
 # --- The device of a rank: a GPU that was asked for and is missing is an error, never a silent training on the CPU.
@@ -80,11 +80,16 @@ def forward_backward(strategy: "Strategy", objective: Objective, microbatches: M
                 stack.enter_context(strategy.accumulating(module, number < len(microbatches)))
             with strategy.autocast():
                 returned = objective.loss(modules, on_device(batch, strategy.device))
-            parts, figures = losses_and_figures(returned)
-            loss = total(parts)
-            strategy.backward(loss, nan_if_infinite(0.0 if microbatch.filler else 1.0 / denominator, loss))
-        add_up(sums, {name: torch.zeros_like(each) if microbatch.filler else each.detach() for name, each in (parts | figures).items()})
+            strategy.backward(*weighted_loss(returned, microbatch, denominator, sums))
     return sums
+
+
+def weighted_loss(returned: Returned, microbatch: MicroBatch, denominator: float, sums: LossSums) -> tuple[Tensor, Tensor]:
+    """What to learn from, and its weight. The losses by part, and figures, are added to the sums."""
+    parts, figures = losses_and_figures(returned)
+    loss = reduce(operator.add, parts.values())  # `sum` starts from 0: one more operation, forward and backward
+    add_up(sums, {name: torch.zeros_like(each) if microbatch.filler else each.detach() for name, each in (parts | figures).items()})
+    return loss, nan_if_infinite(0.0 if microbatch.filler else 1.0 / denominator, loss)
 
 
 def losses_and_figures(returned: Returned) -> tuple[LossSums, LossSums]:
@@ -129,10 +134,6 @@ def figure_sums(name: str, figure: object) -> LossSums:
         raise SystemExit(f"train.task.use: `training_step` returns a figure '{name}' that is no sum, a tensor of one value. Return {HOW}.")
     values = [each.detach().reshape(()).float() for each in several]
     return dict(zip((f"{FIGURE}{name}", f"{FIGURE_COUNT}{name}"), values, strict=False))
-
-
-def total(parts: LossSums) -> Tensor:
-    return reduce(operator.add, parts.values())  # `sum` starts from 0: one more operation, forward and backward
 
 
 def add_up(sums: LossSums, more: Mapping[str, Tensor]) -> None:

@@ -1,16 +1,30 @@
-"""Every rank holds the whole model and works on its share of each batch; gradients are all-reduced."""
+"""Strategies in which every process holds the whole model: `single`, `data_parallel`, `ddp` and `zero1`."""
+
+import logging
 
 import torch
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from snaketrain.strategies.base import MakeOptimizer
-from snaketrain.strategies.distributed import Distributed
+from snaketrain.strategies.base import Keep, MakeOptimizer, Strategy
+from snaketrain.strategies.distributed import Distributed, gather
+from snaketrain.strategies.shards import (
+    OptimizerState,
+    Parameters,
+    load_named,
+    local_optimizer,
+    named_groups,
+    named_state,
+)
 
 
 class Ddp(Distributed):
-    """`unused_parameters`: for models in which some parameters get no gradient in some steps."""
+    """Each rank works on its share of each batch; gradients are all-reduced.
+
+    `unused_parameters`: for models in which some parameters get no gradient in some steps.
+    """
 
     trains_adapters = True
 
@@ -27,3 +41,54 @@ class Ddp(Distributed):
             find_unused_parameters=self.unused_parameters,
         )  # fmt: skip
         return wrapped, self.optimizer(dict(module.named_parameters()), make_optimizer)
+
+
+class Single(Strategy):
+    """One process on one device."""
+
+    trains_adapters = True
+
+
+class DataParallel(Strategy):
+    """One process that splits each microbatch across all GPUs of the machine. `ddp` is faster, but this one needs no launcher."""
+
+    def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Optimizer]:
+        gpus = torch.cuda.device_count() if self.device.type == "cuda" else 0
+        if gpus < 2:
+            logging.warning("train.strategy `data_parallel` found %d GPUs and trains as `single` does", gpus)
+        elif any("forward" in vars(part) or part._compiled_call_impl for part in module.modules()):
+            # replicas would keep calling the original's `forward`
+            raise SystemExit(
+                "train.strategy `data_parallel` copies the model in each step, which train.recompute_activations and train.compile "
+                "do not survive: remove them, or use `ddp`."
+            )
+        module = self.place(module)
+        return nn.DataParallel(module), make_optimizer(dict(module.named_parameters()))
+
+    def unwrapped(self, module: nn.Module) -> nn.Module:
+        return module.module if isinstance(module, nn.DataParallel) else module
+
+
+class SharedOptimizer(Distributed):
+    """Each rank has an optimizer for its own shard of the parameters, inside the one that the trainer sees."""
+
+    def optimizer_state(self, module: nn.Module, optimizer: Optimizer, keep: Keep) -> OptimizerState:
+        parameters = dict(self.unwrapped(module).named_parameters())
+        mine = named_state(local_optimizer(optimizer), parameters, lambda value, _: value.cpu())
+        state = {name: found for share in gather(mine) for name, found in share.items()}
+        return {"state": state, "param_groups": named_groups(optimizer, parameters)}
+
+    def load_optimizer_state(self, optimizer: Optimizer, parameters: Parameters, saved: OptimizerState) -> None:
+        load_named(local_optimizer(optimizer), parameters, saved, self.part)
+        for group, mine in zip(optimizer.param_groups, local_optimizer(optimizer).param_groups, strict=True):
+            group.update({key: value for key, value in mine.items() if key != "params"})
+
+
+class Zero1(SharedOptimizer, Ddp):
+    """ddp in which each rank keeps the optimizer state of its shard of the parameters only, and broadcasts what it has updated."""
+
+    trains_adapters = False
+
+    def optimizer(self, parameters: Parameters, make_optimizer: MakeOptimizer) -> Optimizer:
+        # updated parameters are broadcast in one bucket, not one by one
+        return make_optimizer(parameters, sharded=ZeroRedundancyOptimizer, parameters_as_bucket_view=True)

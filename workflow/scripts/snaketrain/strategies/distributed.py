@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ class Distributed(Strategy):
     """Ranks connected by torch.distributed; what they exchange while training is up to the derived strategies."""
 
     multi_process = True
+    wrappers: ClassVar[tuple[type[Any], ...]] = (DistributedDataParallel,)  # of modules, also of those that a task wraps itself
     tries_again = False  # peers are blocked in a collective, and wrappers are in the middle of a backward pass
 
     def start(self) -> None:
@@ -52,7 +54,7 @@ class Distributed(Strategy):
         self.wait()  # rank 0 may host the rendezvous store that the others still use
 
     def unwrapped(self, module: nn.Module) -> nn.Module:
-        return module.module if isinstance(module, DistributedDataParallel) else module  # a task may wrap modules itself
+        return module.module if isinstance(module, self.wrappers) else module
 
     @torch.no_grad()
     def share_buffers(self, module: nn.Module) -> None:
@@ -62,20 +64,16 @@ class Distributed(Strategy):
                     dist.broadcast(buffer, 0)
 
     def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager[object]:
-        if more_to_come and isinstance(module, DistributedDataParallel):
-            return module.no_sync()
-        return contextlib.nullcontext()
+        return module.no_sync() if more_to_come and isinstance(module, self.wrappers) else contextlib.nullcontext()
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
         super().backward(loss, weight * self.data_parallel_size)  # DDP and FSDP average gradients over ranks; ours are sums
 
     def all_reduce_scalars(self, *numbers: float) -> list[float]:
-        total = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(total)  # on the CPU, so that the device's queue is not interrupted
-        return (total / self.model_parallel_size).tolist()
+        return self.all_reduce_scalars_ahead(*numbers)()
 
     def all_reduce_scalars_ahead(self, *numbers: float) -> Callable[[], list[float]]:
-        total = torch.tensor(numbers, dtype=torch.float64)
+        total = torch.tensor(numbers, dtype=torch.float64)  # on the CPU, so that the device's queue is not interrupted
         work = dist.all_reduce(total, async_op=True)
 
         def result() -> list[float]:
@@ -90,9 +88,20 @@ class Distributed(Strategy):
         return total / self.model_parallel_size
 
     def all_gather_object(self, item: T) -> list[T]:
-        items = [item] * self.world_size
-        dist.all_gather_object(items, item)
-        return items[:: self.model_parallel_size]
+        return all_gather(item)[:: self.model_parallel_size]
 
     def wait(self) -> None:
         self.all_gather_object(None)
+
+
+def all_gather(item: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    items = [item] * dist.get_world_size(group)
+    dist.all_gather_object(items, item, group=group)
+    return items
+
+
+def gather(item: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """Copies, on the first process; nothing on the others."""
+    items = [item] * dist.get_world_size(group) if dist.get_rank(group) == 0 else None
+    dist.gather_object(item, items, group=group, group_dst=0)
+    return items or []

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from snaketrain.models import Args, Kwargs, Value
 from snaketrain.models.blocks import blocks
-from snaketrain.models.call_types import Args, Kwargs, Value
+from snaketrain.strategies.shards import redistributed
 
 # --- Attention over a sequence of which each rank of the `context` dimension has a piece, as an attention of transformers.
 #
@@ -68,16 +69,11 @@ class ContextAttention:
 
     def gathered(self, piece: Tensor, dimension: int) -> Tensor:
         """The pieces of all ranks. Each rank's gradient counts, so their sum is cut again."""
-        whole = DTensor.from_local(piece, self.mesh, [Shard(dimension)], run_check=False).redistribute(placements=[Replicate()])
-        joined: Tensor = whole.to_local(grad_placements=[Partial()])
-        return joined
+        return redistributed(piece, self.mesh, Shard(dimension), Replicate()).to_local(grad_placements=[Partial()])
 
     def exchanged(self, tensor: Tensor, before: int, after: int) -> Tensor:
         """Cut in another dimension."""
-        found: Tensor = (
-            DTensor.from_local(tensor, self.mesh, [Shard(before)], run_check=False).redistribute(placements=[Shard(after)]).to_local()
-        )
-        return found
+        return redistributed(tensor, self.mesh, Shard(before), Shard(after)).to_local()
 
     def rows(self, mask: Tensor) -> Tensor:
         """What the queries of this rank see."""
@@ -98,35 +94,27 @@ class ContextAttention:
         causal = options.get("is_causal")
         causal = attention_mask is None and (causal if causal is not None else getattr(module, "is_causal", True))
         scale, dropout = options.get("scaling"), options.get("dropout", 0.0)
-        attend = self.by_gathering if self.method == "gather" else self.by_exchanging
-        return attend(query, key, value, attention_mask, causal, scale, dropout).transpose(1, 2).contiguous(), None
+        return self.attend(query, key, value, attention_mask, causal, scale, dropout).transpose(1, 2).contiguous(), None
 
-    def by_gathering(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None, dropout: float
-    ) -> Tensor:
-        key, value = self.gathered(key, POSITION), self.gathered(value, POSITION)
-        bias: Value = mask
-        if causal:
-            length = query.shape[POSITION]
-            seen = (self.rank + 1) * length
-            key, value, bias = key[:, :, :seen], value[:, :, :seen], causal_lower_right(length, seen)
-        return _attention(query, key, value, bias, False, scale, dropout)
-
-    def by_exchanging(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None, dropout: float
-    ) -> Tensor:
-        if key.shape[HEADS] < self.mesh.size():
-            times = self.mesh.size() // key.shape[HEADS]
-            key, value = key.repeat_interleave(times, HEADS), value.repeat_interleave(times, HEADS)
-        query, key, value = (self.exchanged(each, POSITION, HEADS) for each in (query, key, value))
-        return self.exchanged(_attention(query, key, value, mask, causal, scale, dropout), HEADS, POSITION)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Value, causal: bool, scale: float | None, dropout: float) -> Tensor:
+        if gathers := self.method == "gather":
+            key, value = self.gathered(key, POSITION), self.gathered(value, POSITION)
+            if causal:
+                length = query.shape[POSITION]
+                seen = (self.rank + 1) * length
+                key, value, mask, causal = key[:, :, :seen], value[:, :, :seen], causal_lower_right(length, seen), False
+        else:
+            key, value = (_repeated(each, self.mesh.size()) for each in (key, value))
+            query, key, value = (self.exchanged(each, POSITION, HEADS) for each in (query, key, value))
+        key, value = (_repeated(each, query.shape[HEADS]) for each in (key, value))
+        found = scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale, is_causal=causal)
+        return found if gathers else self.exchanged(found, HEADS, POSITION)
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Value, causal: bool, scale: float | None, dropout: float) -> Tensor:
-    times = query.shape[HEADS] // key.shape[HEADS]
-    if times > 1:
-        key, value = key.repeat_interleave(times, HEADS), value.repeat_interleave(times, HEADS)
-    return scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale, is_causal=causal)
+def _repeated(heads: Tensor, at_least: int) -> Tensor:
+    """Keys or values, which several heads of queries may share, for each of so many."""
+    times = at_least // heads.shape[HEADS]
+    return heads.repeat_interleave(times, HEADS) if times > 1 else heads
 
 
 HIDDEN = "hidden_states"  # the argument of a block that is cut
@@ -186,7 +174,7 @@ class SequenceDimension:
             self.context.calls = 0
             hidden = self.context.piece(hidden, POSITION_OF_HIDDEN)
         if self.tensor:
-            hidden = DTensor.from_local(hidden, self.tensor, [Replicate()], run_check=False).redistribute(placements=[Shard(1)]).to_local()
+            hidden = redistributed(hidden, self.tensor, Replicate(), Shard(POSITION_OF_HIDDEN)).to_local()
         return (), given | {HIDDEN: hidden}
 
     def _cut_arguments(self, block: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
@@ -209,7 +197,7 @@ class SequenceDimension:
             raise SystemExit(f"{self.setting}: the attention of {type(block).__name__} cannot be replaced. Use another model, or `tensor`.")
         hidden = output[0] if isinstance(output, tuple) else output
         if self.tensor:
-            hidden = DTensor.from_local(hidden, self.tensor, [Shard(1)], run_check=False).redistribute(placements=[Replicate()]).to_local()
+            hidden = redistributed(hidden, self.tensor, Shard(POSITION_OF_HIDDEN), Replicate()).to_local()
         if self.context and self.joins:
             hidden = self.context.gathered(hidden, POSITION_OF_HIDDEN)
         if self.joins:

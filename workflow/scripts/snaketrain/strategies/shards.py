@@ -1,23 +1,18 @@
-"""Norm and overflow of sharded gradients, computed as if they were full tensors."""
+"""Tensors, gradients and optimizer states of which each rank holds a shard, treated as if they were whole."""
 
-import logging
-import warnings
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
+from typing import TypeAlias, TypedDict
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.filesystem import FileSystem
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Placement, distribute_tensor
 from torch.optim import Optimizer
 
-from snaketrain.models.unread import ATTRIBUTE, Source, UnreadWeights
+from snaketrain.models import ParameterGroups
 
 
 def local_tensor(tensor: Tensor | None) -> Tensor | None:
@@ -34,6 +29,11 @@ def shard_like(whole: Tensor, like: Tensor) -> Tensor:
     if isinstance(like, DTensor):
         return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
     return whole.to(like.device, copy=True)
+
+
+def redistributed(local: Tensor, mesh: DeviceMesh, before: Placement, after: Placement) -> DTensor:
+    """A tensor that ranks of one dimension hold, placed otherwise; gradients take the way back."""
+    return DTensor.from_local(local, mesh, [before], run_check=False).redistribute(placements=[after])
 
 
 @torch.no_grad()
@@ -68,47 +68,64 @@ class ShardedScaler(ShardedGradScaler):
         return super()._unscale_grads_(local, inv_scale, found_inf, allow_fp16)  # type: ignore[arg-type]  # only groups and gradients are read
 
 
-# --- Reads weights from files into the shards that a rank keeps, of each tensor only its slice.
+# --- An optimizer's state as checkpoints keep it: full tensors under full parameter names, whatever the strategy.
+#
+# `{"state": {name: {...}}, "param_groups": [{"params": [names], ...}]}`, as in torch.distributed.checkpoint, whose own functions
+# require a state for every parameter; a parameter that never had a gradient has none.
 
-warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # each rank reads for itself
-
-
-class TheseFiles(FileSystem):
-    """All that the reader sees of a folder, which may hold other weights as well."""
-
-    def __init__(self, files: Iterable[Path]):
-        self.files = [str(file) for file in files]
-
-    def ls(self, path: object) -> list[str]:
-        return self.files
+Parameters: TypeAlias = dict[str, nn.Parameter]
+ParameterState: TypeAlias = dict[str, object]  # moments as tensors, and numbers
+HOW = ("fused", "foreach")
 
 
-@torch.no_grad()
-def read_slices(module: nn.Module, unread: UnreadWeights) -> None:
-    """Fill a sharded module that has memory, but no values yet."""
-    state = module.state_dict()
-    reader = HuggingFaceStorageReader(str(unread.files[0].parent))
-    reader.fs = TheseFiles(unread.files)
-    here = {name: source for name, source in unread.sources.items() if name in state}  # other stages of a pipeline hold others
-    wanted = {key: tensor for name, source in here.items() for key, tensor in destinations(state[name], source)}
-    load(wanted, storage_reader=reader, no_dist=True)
-    for name, value in ((name, value) for name, value in unread.initialized.items() if name in state):
-        local, own = local_tensor(state[name]), local_tensor(shard_like(value, state[name]))
-        assert local is not None and own is not None
-        local.copy_(own)
-    delattr(module, ATTRIBUTE)
-    logging.info("%d tensors are read by slices; %d are not in the files and are initialised", len(here), len(unread.initialized))
+class OptimizerState(TypedDict):
+    state: dict[str, ParameterState]
+    param_groups: ParameterGroups  # as torch types the groups of an optimizer
 
 
-def destinations(tensor: Tensor, source: Source) -> Iterator[tuple[str, Tensor]]:
-    """Where what is in the files belongs. Experts are cut along the first dimension alone, so that a rank reads its own as a whole."""
-    if isinstance(source, str):
-        yield source, tensor
-        return
-    local, first = tensor, 0
-    if isinstance(tensor, DTensor):
-        local = tensor.to_local()
-        first = tensor.__create_chunk_list__()[0].offsets[0] if len(local) else 0  # type: ignore[no-untyped-call]  # torch has no types for it
-        assert local.shape[1:] == tensor.shape[1:], "FSDP2 and `expert` cut the first dimension"
-    for expert, keys in zip(local, source[first : first + len(local)], strict=True):
-        yield from zip(keys, expert.chunk(len(keys)), strict=True)
+def local_optimizer(optimizer: Optimizer) -> Optimizer:
+    """The one that steps this rank's parameters: ZeroRedundancyOptimizer and fairscale's OSS hold it as `optim`."""
+    return getattr(optimizer, "optim", optimizer)
+
+
+def named_state(
+    optimizer: Optimizer, parameters: Parameters, whole: Callable[[Tensor, nn.Parameter], Tensor | None]
+) -> dict[str, ParameterState]:
+    """`whole` is called in the same order on all ranks, since it may be a collective."""
+    found: dict[str, ParameterState] = {}
+    for name, parameter in parameters.items():
+        if state := optimizer.state.get(parameter):
+            found[name] = {key: whole(value, parameter) if isinstance(value, Tensor) else value for key, value in state.items()}
+    return found
+
+
+def named_groups(optimizer: Optimizer, parameters: Parameters) -> ParameterGroups:
+    names = {parameter: name for name, parameter in parameters.items()}
+    return [group | {"params": [names[parameter] for parameter in group["params"]]} for group in optimizer.param_groups]
+
+
+def load_named(optimizer: Optimizer, parameters: Parameters, saved: OptimizerState, part: Callable[[Tensor, nn.Parameter], Tensor]) -> None:
+    """Give each parameter its state; the parameter groups may differ from those that were saved."""
+    names = {parameter: name for name, parameter in parameters.items()}
+    saved_group = {name: group for group in saved["param_groups"] for name in group["params"]}
+    state: dict[int, ParameterState] = {}
+    groups, first = [], 0
+    for group in optimizer.param_groups:
+        for number, parameter in enumerate(group["params"], start=first):  # optimizers number their parameters in this order
+            entries = saved["state"].get(names[parameter], {})
+            state[number] = {
+                key: _apart(part(value, parameter), parameter) if isinstance(value, Tensor) else value for key, value in entries.items()
+            }
+        members = list(range(first, first + len(group["params"])))
+        like = saved_group.get(names[group["params"][0]], group) if members else group
+        how = {key: group[key] for key in HOW if key in group}  # chosen by this strategy, not by the one that saved
+        groups.append(like | how | {"params": members})
+        first += len(members)
+    optimizer.load_state_dict({"state": {number: entries for number, entries in state.items() if entries}, "param_groups": groups})
+
+
+def _apart(value: Tensor, parameter: nn.Parameter) -> Tensor:
+    """A copy independent of the memory-mapped file, which is deleted later; moving to another device copies anyway."""
+    if isinstance(value, DTensor):  # made for this rank
+        return value
+    return value.clone() if value.ndim == 0 or parameter.device.type == "cpu" else value

@@ -7,10 +7,8 @@ from torch import Tensor, nn
 
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.models.pretrained import make_model
-from snaketrain.models.probing import sees_later_tokens, sees_other_texts, vocabulary_size
-from snaketrain.models.token_losses import NO_TARGET
-from snaketrain.models.unread import unread_weights
-from snaketrain.models.without_memory import has_memory
+from snaketrain.models.token_losses import NO_TARGET, sees_later_tokens, sees_other_texts, vocabulary_size
+from snaketrain.models.weights import has_memory, unread_weights
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Modules
 from snaketrain.tasks.predicting_tokens import TokenPrediction, check_vocabulary, split_answer

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from snaketrain.config.schema.evaluation import TEXT_METRICS, Generate
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.models.pretrained import describe_model
-from snaketrain.models.probing import vocabulary_size
-from snaketrain.models.token_losses import NO_TARGET, token_losses
+from snaketrain.models.token_losses import NO_TARGET, token_losses, vocabulary_size
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Modules, Task
 from snaketrain.tasks.metrics import text_metrics, text_sums

@@ -16,9 +16,7 @@ from snaketrain.config.schema import Metric, Model, Train
 from snaketrain.config.schema.train import PLATEAU
 from snaketrain.models.adapters import config_of
 from snaketrain.models.blocks import compile_blocks, recompute_activations, use_float8
-from snaketrain.models.unread import NeedsWholeModel, unread_weights
-from snaketrain.models.weight_files import load_weights
-from snaketrain.models.without_memory import without_memory
+from snaketrain.models.weights import NeedsWholeModel, load_weights, unread_weights, without_memory
 from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.stages import join
 from snaketrain.runtime.strict_json import Json, JsonObject

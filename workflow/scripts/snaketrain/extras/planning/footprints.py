@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from snaketrain.config.schema import Settings
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
 from snaketrain.strategies.base import MicroBatches
-from snaketrain.strategies.pipeline_runs import owners
+from snaketrain.strategies.pipeline import owners
 
 # Two depths of which a deep model's figures are extended. Both must be deep enough for the same moment to be the fullest: with one
 # and three layers a loss over a large vocabulary hides all else.

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from snaketrain.models.call_types import Args, Kwargs, Value
+from snaketrain.models import Args, Kwargs, Value
 
 PARTS = ("parameters", "gradients", "optimizer", "activations", "loss", "exchange", "other")
 PART_OF_PHASE = {"forward": "activations", "loss": "loss", "backward": "activations", "update": "optimizer"}

@@ -19,12 +19,12 @@ from snaketrain.config.schema import Settings, Train
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.extras.planning.footprints import Footprint, Pipeline, Work, World, combined
 from snaketrain.extras.planning.ledger import Ledger
+from snaketrain.models import Value
 from snaketrain.models.adapters import frozen_names
-from snaketrain.models.call_types import Value
 from snaketrain.strategies.base import MicroBatches, Strategy
-from snaketrain.strategies.optimizer_state import local_optimizer
-from snaketrain.strategies.pipeline_runs import Pipelined
-from snaketrain.strategies.pipelining import Pipelining
+from snaketrain.strategies.mesh import Mesh
+from snaketrain.strategies.pipeline import Pipelined
+from snaketrain.strategies.shards import local_optimizer
 from snaketrain.training.building import build, make_task, make_train_state, start_strategy
 from snaketrain.training.checkpoints.rank_state import averaged_tensors
 from snaketrain.training.state import TrainState
@@ -161,7 +161,7 @@ def watched(state: TrainState, ledger: Ledger) -> Iterator[None]:
 
 
 def _pipelines(state: TrainState) -> dict[nn.Module, Pipelined]:
-    return state.strategy.pipelines if isinstance(state.strategy, Pipelining) else {}
+    return state.strategy.pipelines if isinstance(state.strategy, Mesh) else {}
 
 
 def running(state: TrainState) -> list[nn.Module]:

@@ -62,7 +62,8 @@ def compared_strategy(strategy: Use) -> Use:
 
 def strategy_files(use: str) -> list[Path]:
     """The code that `train.strategy` may run; the same for any number of processes."""
-    return [file for name in (AUTO if use in ("auto", AUTO[0]) else (use,)) if (file := find(name, PACKAGE)[0])]
+    names = AUTO if use in ("auto", AUTO[0]) else (use,)
+    return list(dict.fromkeys(file for name in names if (file := find(name, PACKAGE)[0])))
 
 
 def strategy_info(use: str) -> StrategyInfo:

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import STORAGE_TYPES, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from snaketrain.models.weight_files import MOST_BYTES, files_of, write_index
+from snaketrain.models.weights import MOST_BYTES, files_of, write_index
 from snaketrain.training.checkpoints.exported import exported_files
 from snaketrain.training.checkpoints.formats import is_sharded
 from snaketrain.training.checkpoints.sharded import AVERAGES, WEIGHTS

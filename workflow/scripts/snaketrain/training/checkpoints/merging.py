@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from snaketrain.config.references import load
 from snaketrain.config.schema import Model, Train
 from snaketrain.models.adapters import to_peft
-from snaketrain.models.weight_files import read_weights, save_weights
+from snaketrain.models.weights import read_weights, save_weights
 from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Task

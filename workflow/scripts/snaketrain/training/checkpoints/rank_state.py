@@ -12,11 +12,11 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.optim import Optimizer
 
+from snaketrain.models import Kwargs, ParameterGroups
 from snaketrain.models.adapters import frozen_names
-from snaketrain.models.call_types import Kwargs, ParameterGroups
-from snaketrain.models.weight_files import tied_names
+from snaketrain.models.weights import tied_names
 from snaketrain.strategies.base import Strategy
-from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, ParameterState, local_optimizer
+from snaketrain.strategies.shards import OptimizerState, Parameters, ParameterState, local_optimizer
 
 # reading needs no process group, since each rank reads for itself
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
-from snaketrain.models.weight_files import tied_names
+from snaketrain.models.weights import tied_names
 from snaketrain.strategies.base import Strategy
 from snaketrain.training.checkpoints import stateful_files
 from snaketrain.training.checkpoints.publishing import Alone, Peers

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from snaketrain.models.weight_files import tied_names
+from snaketrain.models.weights import tied_names
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.shards import shard_like
 from snaketrain.training.checkpoints import stateful_files

@@ -1,23 +1,61 @@
-"""fairscale's FullyShardedDataParallel, on GPUs only: parameters, gradients and optimizer state are sharded. `fsdp` is its successor."""
+"""fairscale's OSS with ShardedDataParallel, and its FullyShardedDataParallel, whose successor is `fsdp`."""
 
 import contextlib
 
 import torch
 import torch.distributed as dist
 from fairscale.nn import FullyShardedDataParallel, auto_wrap, enable_wrap
+from fairscale.nn.data_parallel import ShardedDataParallel
+from fairscale.optim.oss import OSS
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from snaketrain.models.blocks import blocks
+from snaketrain.strategies.base import MakeOptimizer
+from snaketrain.strategies.ddp import SharedOptimizer
 from snaketrain.strategies.distributed import Distributed
-from snaketrain.strategies.optimizer_state import OptimizerState
-from snaketrain.strategies.shards import ShardedScaler
+from snaketrain.strategies.shards import OptimizerState, Parameters, ShardedScaler
+
+
+class FairscaleOss(SharedOptimizer):
+    """Each rank keeps the gradients and optimizer state of its shard of the parameters only.
+
+    `buffer_mb`: reduces small gradients together, in buffers that every rank keeps in full: faster, but takes more memory.
+    """
+
+    scaler_class = ShardedScaler
+    wrappers = (ShardedDataParallel, *Distributed.wrappers)
+
+    def __init__(self, buffer_mb: float = 0, **where: str):
+        super().__init__(**where)
+        self.buffer_numbers = int(buffer_mb * 2**20 / 4)
+
+    def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Optimizer]:
+        module, optimizer = super().prepare(module, make_optimizer)
+        return ShardedDataParallel(module, optimizer, reduce_buffer_size=self.buffer_numbers), optimizer
+
+    def optimizer(self, parameters: Parameters, make_optimizer: MakeOptimizer) -> Optimizer:
+        return make_optimizer(parameters, sharded=OSS)
+
+    def clip(self, module: nn.Module, optimizer: Optimizer, longest: float) -> Tensor:
+        assert isinstance(optimizer, OSS)
+        norm: Tensor = optimizer.clip_grad_norm(longest)  # each rank has the gradients of its own shard only
+        return norm
+
+    def clear(self, module: nn.Module, optimizer: Optimizer) -> None:
+        # the wrapper keeps gradients as views into its buffers; the optimizer's zero_grad would detach them, and from then on
+        # they would silently not be reduced
+        module.zero_grad(set_to_none=True)
+
 
 WRAPPERS = ("_fsdp_wrapped_module.", "_fpw_module.")  # parts of parameter names that wrappers add
 
 
 class FairscaleFsdp(Distributed):
-    """`wrap_blocks`: gathers one block at a time, and not the whole model. The other arguments are those of `fsdp`."""
+    """On GPUs only: parameters, gradients and optimizer state are sharded.
+
+    `wrap_blocks`: gathers one block at a time, and not the whole model. The other arguments are those of `fsdp`.
+    """
 
     devices = ("cuda",)  # it uses CUDA streams
     shards_model = True

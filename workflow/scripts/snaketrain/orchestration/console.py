@@ -7,19 +7,18 @@ Snakemake's own messages are complete in its log, `.snakemake/log`, and on the c
 import io
 import logging
 import os
+import re
 import shutil
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from snaketrain.orchestration.console import messages
-from snaketrain.orchestration.console.running_jobs import RunningJob
-from snaketrain.orchestration.job_errors import last_error, last_traceback
 from snaketrain.orchestration.names import folder_of_job
+from snaketrain.orchestration.running_jobs import RunningJob, last_error, last_traceback
 from snaketrain.runtime.journal import duration
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.slurm.client import Work
@@ -118,9 +117,9 @@ class Console(logging.Handler):
                 self.events[event](vars(record))
             elif event == "workflow_started" or (event in LEFT_OUT and self.executes()):
                 pass
-            elif submitted := messages.SUBMITTED.match(str(record.msg)):
+            elif submitted := SUBMITTED.match(str(record.msg)):
                 self._submitted(*submitted.groups())
-            elif event or not messages.is_chatter(str(record.msg or "")):
+            elif event or not is_chatter(str(record.msg or "")):
                 self.print(self.theirs.format(record), record.levelno)
         except Exception:  # a mistake here must not end the workflow
             self.handleError(record)
@@ -164,8 +163,8 @@ class Console(logging.Handler):
     # --- what Snakemake reports
 
     def _run_info(self, fields: JsonObject) -> None:
-        self.total = messages.number_of_jobs(fields["stats"])
-        self.print(messages.jobs_to_do(fields["stats"]))
+        self.total = number_of_jobs(fields["stats"])
+        self.print(jobs_to_do(fields["stats"]))
 
     def _job_info(self, fields: JsonObject) -> None:
         log, output = fields["log"], fields["output"]
@@ -176,7 +175,7 @@ class Console(logging.Handler):
         name = " ".join(map(str, fields["wildcards"].values()))
         job = RunningJob(fields["jobid"], fields["rule_name"], name, Path(log[0] if log else ""), folder)
         self.running[job.number] = job
-        self.print("  ".join(filter(None, (job.title, *log, messages.short_reason(fields["reason"])))))
+        self.print("  ".join(filter(None, (job.title, *log, short_reason(fields["reason"])))))
 
     def _submitted(self, number: str, slurm_job: str, log: str) -> None:
         job = self.running.get(int(number)) if number.isdigit() else None
@@ -219,10 +218,10 @@ class Console(logging.Handler):
         self.print("\n".join(f"  {line}" for line in [*traceback, *also, f"log: {', '.join(fields['log'])}"]))
 
     def _error(self, fields: JsonObject) -> None:
-        text = messages.plain_error(str(fields["msg"]))
-        if text == messages.FAILED:
+        text = plain_error(str(fields["msg"]))
+        if text == FAILED:
             text = f"{self.left()} The same command tries again; what is finished is kept."
-        if not messages.COMMAND_FAILED.fullmatch(text):
+        if not COMMAND_FAILED.fullmatch(text):
             self.print(text, logging.ERROR)
 
     def left(self) -> str:
@@ -244,3 +243,77 @@ def install(logger: logging.Logger, executes: Callable[[], bool]) -> Console | N
     logger.removeHandler(theirs)
     logger.addHandler(console)
     return console
+
+
+# --- Snakemake's messages in fewer words: chatter is left out, of a reason the essence is kept, an error loses its traceback.
+
+CHATTER = (
+    "Building DAG of jobs",
+    "Select jobs to execute",
+    "Execute ",
+    "Using shell:",
+    "host: ",
+    "Assuming unrestricted shared filesystem usage",
+    "Group jobs: inactive",
+    "Complete log(s):",
+    "Exiting because a job execution failed",
+    "Removing output files of failed job",
+    "Removing temporary output",
+    "Shutting down, this might take some time",
+    "Finished jobid",
+    "Elapsed time:",
+    "SLURM run ID:",
+    "Both 'sacctmgr' and 'sshare' returned empty results",  # for each job, on a cluster without accounting
+)
+COMMAND_FAILED = re.compile(r"Command .* returned non-zero exit status -?\d+\.", re.S)  # of which the job's own error says more
+FAILED = "At least one job did not complete successfully."
+PLACE = re.compile(r"^\w*(?:Error|Exception)(?: in (?:rule \w+)?(?: in )?(?:file \".*\", line \d+)?)?:$")
+FRAME = re.compile(r"^ +File \".*\", line \d+, in ")
+WRAPPED = re.compile(r"^Error:\n  \w+: (.*?)(?=^Wildcards:$|\Z)", re.M | re.S)  # an exception in a function of a rule
+NO_RULE = re.compile(r"^No rule to produce (.*) \(if you use input functions", re.M)
+SUBMITTED = re.compile(r"Job (\S+) has been submitted with SLURM jobid (\S+) \(log: (.*)\)\.$")
+SETTING = re.compile(r"\b((?:data|model|train|select|evaluate|predict|search|source|files|code)\.[\w.]+)=")
+REASONS = {
+    "Forced execution": "as requested",
+    "Incomplete output files": "was interrupted",
+    "Updated input files": "its input changed",
+    "Set of input files has changed": "it reads other inputs",
+    "Code has changed": "its rule changed",
+    "Software environment definition": "its software environment changed",
+}
+
+
+def is_chatter(text: str) -> bool:
+    return text.strip().startswith(CHATTER) or not text.strip()
+
+
+def jobs_to_do(stats: Mapping[str, int]) -> str:
+    """`7 jobs: fetch_data 1, ...`, without the rule `all`, which runs nothing."""
+    counts = {rule: number for rule, number in stats.items() if rule not in ("all", "total")}
+    total = number_of_jobs(stats)
+    return f"{total} job{'s' if total > 1 else ''}: {', '.join(f'{rule} {number}' for rule, number in counts.items())}"
+
+
+def number_of_jobs(stats: Mapping[str, int]) -> int:
+    return sum(number for rule, number in stats.items() if rule not in ("all", "total"))
+
+
+def short_reason(reason: str) -> str:
+    """Why a job runs again; nothing if it runs for the first time, or follows another one."""
+    found = [short for words, short in REASONS.items() if words in reason]
+    if "Params have changed" in reason:
+        names = dict.fromkeys("code" if name.startswith("code.") else name for name in SETTING.findall(reason))
+        found.append(f"{', '.join(names) or 'a setting'} changed")
+    return f"({'; '.join(found)})" if found else ""
+
+
+def plain_error(text: str) -> str:
+    """An error without the place in Snakemake's files that it passed through."""
+    if wrapped := WRAPPED.search(text):
+        return wrapped[1].strip()
+    if missing := NO_RULE.search(text):
+        return (
+            f"No rule makes {missing[1]}. Ask for a file, such as results/runs/<run>/selection/manifest.json, or for a rule such as `all`."
+        )
+    lines = [line for line in text.splitlines() if not FRAME.match(line) and not PLACE.match(line)]
+    return "\n".join(lines).strip() or text
