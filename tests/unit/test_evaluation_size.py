@@ -6,7 +6,7 @@ import pytest
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Settings
-from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute, evaluation_errors
+from snaketrain.orchestration.inspection.strategies import evaluation_compute, evaluation_errors
 from snaketrain.orchestration.launching import asked, launch
 from snaketrain.orchestration.pipeline import Pipeline
 

@@ -17,10 +17,8 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.files import read_configuration
 from snaketrain.config.runs import CORRECTABLE, read, strings
 from snaketrain.config.schema import Settings
-from snaketrain.config.schema.search import Sampling
-from snaketrain.config.searches import setting_problems
-from snaketrain.config.trials import sampled_searches
-from snaketrain.orchestration.inspection.task_metrics import logged_metrics
+from snaketrain.config.searches import Sampling, sampled_searches, setting_problems
+from snaketrain.orchestration.inspection.metrics import logged_metrics
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.rounding import rounded

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch.optim.lr_scheduler import LRScheduler
 
-from snaketrain.checking.data import NotPlannable, fetched_or_local
 from snaketrain.checking.findings import Findings
+from snaketrain.checking.planned import NotPlannable, fetched_or_local
 from snaketrain.config.errors import expectation, nearest, shown
 from snaketrain.config.references import load
 from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Settings
@@ -26,8 +26,7 @@ from snaketrain.config.schema.tasks import problems as task_problems
 from snaketrain.config.schema.train import PLATEAU, SET_BY_LENGTH, TORCH_SCHEDULERS
 from snaketrain.models.pretrained import fields_of, read_config
 from snaketrain.orchestration.inspection.code_references import TEXT_TASKS, Reference, references
-from snaketrain.orchestration.inspection.measuring_errors import named_metrics
-from snaketrain.orchestration.inspection.task_metrics import known_here
+from snaketrain.orchestration.inspection.metrics import known_here, named_metrics
 from snaketrain.tasks.metric_names import is_short
 
 SCHEDULER_ARGUMENTS_WITH_SETTINGS = {  # of torch's schedulers

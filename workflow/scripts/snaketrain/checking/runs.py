@@ -1,20 +1,27 @@
-"""All checks of runs by effect. Runs share most settings: each combination is tried once."""
+"""All checks of runs by effect. Runs share most settings: each combination is tried once.
 
+`python -m snaketrain.checking.runs`: runs as JSON on stdin, a line of JSON on stdout for each attempt and each problem. A process of its
+own, since the workflow does not import torch, and since what a user wrote may print, hang or end it.
+"""
+
+import faulthandler
 import json
+import logging
+import os
+import sys
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch import nn
 
 from snaketrain.checking.calls import check_calls
-from snaketrain.checking.data import NotPlannable, fetched_or_local
-from snaketrain.checking.findings import Findings, Unknown
-from snaketrain.checking.modules import PlannedModel, planned_model
-from snaketrain.checking.parameters import pattern_problems
-from snaketrain.checking.rates import check_rates
+from snaketrain.checking.findings import Findings, Unknown, is_own
+from snaketrain.checking.optimization import check_rates, pattern_problems
+from snaketrain.checking.planned import NotPlannable, PlannedModel, fetched_or_local, planned_model
 from snaketrain.checking.trying import Sample, built, sample_of, step, tried
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Use
@@ -255,3 +262,42 @@ def partial_named(function: Callable[..., Any], *first: Any) -> Callable[[Settin
     bound = partial(function, *first)
     bound.__name__ = function.__name__  # type: ignore[attr-defined]
     return bound
+
+
+# --- the process
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    say = to(separated_output())
+    say({"ready": True})
+    logging.disable(logging.WARNING)
+    warnings.filterwarnings("ignore")
+    runs = {name: Settings.model_validate(settings) for name, settings in request["runs"].items()}
+    check(runs, Findings(say, request["skipped"]), without_data=request["without_data"])
+    say({"done": True, "files": sorted({file for module in [*sys.modules.values()] if (file := own_file(module))})})
+    os._exit(0)  # what the code of users has begun, such as threads, is not waited for
+
+
+def separated_output() -> TextIO:
+    """The stdout of this process, which nothing else can write to from now on: what is printed goes to stderr."""
+    ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - code that reads from it gets nothing
+    os.dup2(sys.stdin.fileno(), 0)
+    faulthandler.enable()
+    return ours
+
+
+def to(output: TextIO) -> Callable[[JsonObject], None]:
+    return lambda found: print(json.dumps(found), file=output, flush=True)
+
+
+def own_file(module: object) -> str | None:
+    file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) and is_own(file) else None
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from snaketrain.config.schema.search import Search
+from snaketrain.config.searches import Search
 from snaketrain.evaluation.paired import Contender, difference
 from snaketrain.evaluation.predictions import Predictions
 from snaketrain.runtime.rounding import rounded, spoken

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute
-from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
+from snaketrain.orchestration.inspection.strategies import strategy_info
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.surroundings import own_variables, python_words, srun_options
 

@@ -15,8 +15,7 @@ from snaketrain.config.searches import read_searches
 from snaketrain.config.secrets import variables_in
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
-from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
-from snaketrain.orchestration.inspection.strategy_declarations import saves_shards
+from snaketrain.orchestration.inspection.strategies import evaluation_compute, saves_shards
 from snaketrain.orchestration.names import RESULTS, data_name, initial, source_name
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.searches import Searches

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from snaketrain.config.mesh_shape import is_used, option_errors
+from snaketrain.config.sizes import is_used, option_errors
 from snaketrain.models.call_types import Value
 from snaketrain.models.without_memory import has_memory
 from snaketrain.strategies.expert_parallel import ExpertDimension

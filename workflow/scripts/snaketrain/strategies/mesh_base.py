@@ -20,7 +20,7 @@ from torch.distributed.fsdp import (
 )
 from torch.optim import Optimizer
 
-from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, MeshShape, mesh_shape
+from snaketrain.config.sizes import DIMENSIONS, InvalidShape, MeshShape, mesh_shape
 from snaketrain.models.blocks import blocks
 from snaketrain.models.unread import unread_weights
 from snaketrain.models.without_memory import give_memory, has_memory

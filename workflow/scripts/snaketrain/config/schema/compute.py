@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from snaketrain.config.node_counts import NodeCounts
 from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Section
+from snaketrain.config.sizes import NodeCounts
 from snaketrain.runtime.environment_secrets import is_sure_name
 from snaketrain.runtime.secret_forms import without_secrets
 from snaketrain.runtime.strict_json import Json

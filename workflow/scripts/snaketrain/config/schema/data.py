@@ -296,3 +296,17 @@ class Data(Section):
             yield f"`end_token` is for language modelling, but `label` names a column ({self.label}): remove one of them"
         if self.max_length is None:
             yield "`max_length` is null, which is for language modelling, where `label` is null: give a number of tokens"
+
+
+def stream_data_problems(data: Data) -> Iterator[str]:
+    """Settings that contradict a stream: a dataset class without a length and without indices."""
+    use = data.train.use if data.train else None
+    if data.dev is None:
+        yield f"data.dev: is missing, and nothing can be split off from data.train, since {use} is a stream. Name a dataset class with a length."
+    if data.test is None and data.test_fraction:
+        yield (
+            f"data.test: is missing, and nothing can be split off from data.train, since {use} is a stream. Name a dataset class with a length, "
+            "or set data.test_fraction to 0."
+        )
+    if data.limit_train is not None:
+        yield f"data.limit_train: has no meaning for {use}, which is a stream. Remove it: train.steps limits what is read."

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from snaketrain.config.schema import Data
-from snaketrain.config.schema.streams import stream_data_problems
+from snaketrain.config.schema.data import stream_data_problems
 from snaketrain.data.loading.items import Items, make, numbered
 from snaketrain.data.loading.streams import IterableDataset, Stream, is_stream
 from snaketrain.data.sources.data_issues import BadData

@@ -15,7 +15,7 @@ from pathlib import Path
 from snaketrain.config.references import NotFound
 from snaketrain.config.schema import Settings
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
-from snaketrain.orchestration.inspection.strategy_declarations import strategy_files
+from snaketrain.orchestration.inspection.strategies import strategy_files
 from snaketrain.orchestration.names import data_name
 from snaketrain.orchestration.own_files import class_files, dataset_classes
 from snaketrain.runtime.manifests import digest, read_if_intact, write_checked

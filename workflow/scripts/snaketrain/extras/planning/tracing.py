@@ -11,9 +11,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from snaketrain.checking.data import PlannedData, Shares, largest_shares
-from snaketrain.checking.fake_world import fake_world, without_values
-from snaketrain.checking.modules import PlannedModel, adapt, cut, depth_of
+from snaketrain.checking.planned import PlannedData, PlannedModel, Shares, adapt, cut, depth_of, largest_shares
+from snaketrain.checking.trying import fake_world, without_values
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Train
 from snaketrain.extras.planning.footprints import Footprint, Pipeline, Work, World, combined

@@ -9,7 +9,7 @@ from snaketrain.config.references import NotFound, find, module_file
 from snaketrain.config.schema import Settings, Use, tasks
 from snaketrain.config.schema.tasks import problems
 from snaketrain.orchestration.code_digest import code_strings
-from snaketrain.orchestration.inspection.measuring_errors import loss_errors, metric_errors, named_metric_errors, named_metrics
+from snaketrain.orchestration.inspection.metrics import loss_errors, metric_errors, named_metric_errors, named_metrics
 from snaketrain.orchestration.own_files import uses_in
 from snaketrain.tasks.metric_names import is_short
 

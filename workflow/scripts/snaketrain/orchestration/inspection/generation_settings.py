@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from snaketrain.config.errors import expectation, nearest
-from snaketrain.config.mesh_shape import is_used
 from snaketrain.config.references import NotFound, find
 from snaketrain.config.schema import Settings, Use
 from snaketrain.config.schema.evaluation import TEXT_METRICS, Generate
+from snaketrain.config.sizes import is_used
 from snaketrain.orchestration.inspection.code_references import CHECKED_BY_CLASS
 from snaketrain.orchestration.inspection.definitions import class_and_bases, definition_of
-from snaketrain.orchestration.inspection.strategy_declarations import InvalidDeclaration, strategy_info
+from snaketrain.orchestration.inspection.strategies import InvalidDeclaration, strategy_info
 from snaketrain.runtime.strict_json import Json
 
 ARGUMENT = "train.task.arguments.generate"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from pipeline.workspace import configuration, snakemake, write_configuration
 
-from snaketrain.checking.data import NotPlannable, largest_shares, planned_data
-from snaketrain.checking.modules import _published, planned_model
+from snaketrain.checking.planned import NotPlannable, _published, largest_shares, planned_data, planned_model
 from snaketrain.config.schema import Settings, Use
 from snaketrain.extras.planning import page
 from snaketrain.extras.planning.estimates import Estimate, plan_run
