@@ -10,7 +10,7 @@ from snaketrain.config.runs import read, strings
 from snaketrain.config.schema import Model, Select, Train
 from snaketrain.models.adapters import add_adapters
 from snaketrain.models.weight_files import load_weights, read_weights, save_weights
-from snaketrain.orchestration.inspection.strategies import strategy_errors
+from snaketrain.orchestration.strategy_declarations import strategy_errors
 from snaketrain.training.building import build
 from snaketrain.training.optimizers import check_groups
 

@@ -9,7 +9,7 @@ from transformers import BertConfig, BertForSequenceClassification, LlamaConfig,
 from transformers.models.llama.modeling_llama import LlamaModel
 
 from snaketrain.config.schema import Settings
-from snaketrain.orchestration.inspection.strategies import strategy_errors
+from snaketrain.orchestration.strategy_declarations import strategy_errors
 from snaketrain.strategies.base import Objective
 from snaketrain.strategies.pipeline_runs import answer, owners, record
 from snaketrain.strategies.pipeline_stages import cut, share_layers

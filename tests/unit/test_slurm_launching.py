@@ -20,7 +20,7 @@ from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize, StepEnding, Watch, dead_nodes, first_cause, srun_command
 from snaketrain.launch.workers import Ending, Restarts
 from snaketrain.orchestration import launching
-from snaketrain.orchestration.inspection.strategies import evaluation_compute
+from snaketrain.orchestration.strategy_declarations import evaluation_compute
 from snaketrain.slurm import checks
 from snaketrain.slurm.client import NODES_TO_EXCLUDE, Slurm, SlurmError
 from snaketrain.slurm.failures import failure

@@ -3,10 +3,11 @@
 import math
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from torch import nn
 
-from snaketrain.checking.findings import Findings
+from snaketrain.checking import Findings
 from snaketrain.config.errors import near, nearest, shown
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Train, Use
@@ -16,7 +17,9 @@ from snaketrain.runtime.variables import resolved
 from snaketrain.training.optimizers import belongs, matches
 from snaketrain.training.plan import schedule_of
 
-SHOWN = 6
+ASSUMED_STEPS = 1000  # of a training whose data is not prepared yet
+MOST_STEPS = 20_000  # that are looked at, one after the other, since a scheduler of torch has a state
+SHOWN = 6  # names of parameters
 
 Named = list[tuple[str, str, nn.Parameter]]  # the module, the parameter's name in it, the parameter
 
@@ -92,9 +95,7 @@ def adapter_problems(adapters: Adapters, modules: list[str]) -> Iterator[str]:
                 yield f"model.adapters.{setting}: the model has no module '{name}'{nearest(name, sorted(inner))}"
 
 
-ASSUMED_STEPS = 1000  # of a training whose data is not prepared yet
-MOST_STEPS = 20_000  # that are looked at, one after the other, since a scheduler of torch has a state
-PLATEAU_LOWEST = 0.0
+# --- rates
 
 
 def check_rates(run: Settings, steps: int | None, findings: Findings) -> None:
@@ -109,12 +110,8 @@ def check_rates(run: Settings, steps: int | None, findings: Findings) -> None:
         f"train.groups.{n}.schedule": g.schedule for n, g in enumerate(train.groups) if g.schedule
     }
     for where, setting in settings.items():
-
-        def look(where: str = where, setting: Use = setting) -> None:
-            for problem in problems(where, setting, train.learning_rate, after_warmup, known):
-                findings.report(problem)
-
-        findings.attempt(where, setting.use, look, "Correct it, or its arguments")
+        found = problems(where, setting, train.learning_rate, after_warmup, known)
+        findings.report(*(findings.attempt(where, setting.use, partial(list[str], found), "Correct it, or its arguments") or ()))
 
 
 def problems(where: str, setting: Use, learning_rate: float, steps: int, known: bool) -> Iterator[str]:
@@ -155,7 +152,7 @@ def _plateau(where: str, setting: Use, learning_rate: float) -> Iterator[str]:
     for name in ("min_lrs", "factor"):
         value = getattr(scheduler, name, 0)
         for each in value if isinstance(value, list) else [value]:
-            if not each >= PLATEAU_LOWEST:
+            if not each >= 0:
                 argument = "min_lr" if name == "min_lrs" else name
                 yield f"{where}.arguments.{argument}: is {each:g}, and a learning rate cannot be negative. Give 0 or more."
 

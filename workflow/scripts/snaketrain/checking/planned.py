@@ -11,10 +11,9 @@ from torch import nn
 
 from snaketrain.config.references import load
 from snaketrain.config.schema import LOADING_ARGUMENTS, Data, Model, Settings, Source
-from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
 from snaketrain.data.loading.opening import facts_of, open_split, open_training
 from snaketrain.data.loading.streams import Stream
-from snaketrain.data.loading.training_data import Batch, TrainingData
+from snaketrain.data.loading.training_data import TrainingData
 from snaketrain.data.sources.fetching import describe, named_files
 from snaketrain.data.text.split_files import SplitWriter
 from snaketrain.data.tokenization.files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
@@ -23,11 +22,11 @@ from snaketrain.models.adapters import add_adapters
 from snaketrain.orchestration.names import data_name, source_name
 from snaketrain.runtime.manifests import Manifest, read_manifest
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.training.batch_limits import BatchLimits
-from snaketrain.training.plan import Plan, batches_of
 
+NOT_FIELDS = ("model_type", "transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path", "auto_map")
+SET_BY_DATA = ("id2label", "label2id", "num_labels", "problem_type")
+ALLOCATED = ("dtype", "torch_dtype")  # loading arguments by which parameters take other memory
 UNKNOWN_LENGTH = 1024  # tokens, where nothing is truncated
-MOST_BATCHES = 20_000  # that are looked at
 CLASSES = ["0", "1"]  # where the labels are not named
 
 
@@ -41,17 +40,6 @@ class PlannedData:
     dev: TrainingData
     facts: JsonObject
     assumed: str = ""  # what was assumed of data that is not prepared yet
-
-
-@dataclass(frozen=True)
-class Shares:
-    """What one process computes of the largest batch of a training, microbatch by microbatch, and of the largest of an evaluation."""
-
-    training: list[tuple[MicroBatch, Batch]]
-    evaluation: Batch | None
-    examples: int  # of the whole batch
-    steps: int | None  # of the whole training; unknown before the data is prepared, unless the settings say it
-    mean_size: float  # of the batches of an epoch, of that of the largest
 
 
 def planned_data(run: Settings, results: Path, scratch: Path) -> PlannedData:
@@ -130,47 +118,7 @@ def _write(data: Data, names: list[str], texts: int, longest: int, path: Path) -
         file.write_batch(pyarrow.record_batch(columns, schema=writer.schema))
 
 
-def largest_shares(run: Settings, data: PlannedData, data_parallel_size: int) -> Shares:
-    """Of the batches of the first epoch."""
-    train = run.train
-    if data.assumed:  # how many batches an epoch has is not known
-        planned, steps = batches_of(train, data.train.lengths), train.steps
-    else:
-        plan = Plan.of(train, data.train.lengths)
-        planned, steps = plan.batches, plan.steps
-    # a stream shows no lengths: its first batch stands for all
-    lengths = np.ones(train.batch_size, int) if data.train.lengths is None else np.maximum(data.train.lengths[:], 1)
-    looked_at = 1 if data.train.lengths is None else MOST_BATCHES
-    number_of_batches = min(planned.count(0), looked_at, *([steps] if steps is not None else []))
-    batches = [planned.batch(0, number) for number in range(number_of_batches)]
-    sizes = [_size(batch, lengths, train.packing) for batch in batches]
-    largest = batches[int(np.argmax(sizes))]
-    # ranks take turns in order of length, so that the last has the longest examples, and the first may have one more
-    ranks = [shard_batch(largest, train.accumulate, rank, data_parallel_size) for rank in sorted({0, data_parallel_size - 1})]
-    share = max(ranks, key=lambda microbatches: sum(_size(np.array(each.ids), lengths, train.packing) for each in microbatches))
-    return Shares(
-        [(microbatch, data.train.batch(microbatch.ids, 0)) for microbatch in share], _evaluated(run, data, data_parallel_size),
-        len(largest), steps, float(np.mean(sizes) / max(sizes)),
-    )  # fmt: skip
-
-
-def _size(ids: np.ndarray, lengths: np.ndarray, packing: bool) -> int:
-    return int(lengths[ids].sum() if packing else len(ids) * lengths[ids].max())
-
-
-def _evaluated(run: Settings, data: PlannedData, data_parallel_size: int) -> Batch | None:
-    """The first batch of an evaluation, which has the longest examples."""
-    if not len(data.dev):
-        return None
-    limits = BatchLimits.of(run.train, run.train.accumulate, data_parallel_size)
-    first = in_order(data.dev.lengths, *limits.over(data_parallel_size))[0]
-    (microbatch,) = shard_batch(first, 1, 0, data_parallel_size)
-    return data.dev.batch(microbatch.ids)
-
-
-NOT_FIELDS = ("model_type", "transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path", "auto_map")
-SET_BY_DATA = ("id2label", "label2id", "num_labels", "problem_type")
-ALLOCATED = ("dtype", "torch_dtype")  # loading arguments by which parameters take other memory
+# --- the model
 
 
 @dataclass(frozen=True)
@@ -235,36 +183,3 @@ def _not_in_files(module: nn.Module, folder: Path | None) -> list[str]:
     prefix = f"{getattr(module, 'base_model_prefix', '')}."
     known = names | {prefix + name for name in names} | {name.removeprefix(prefix) for name in names}
     return [name for name, _ in module.named_parameters() if name not in known] if names else []
-
-
-# --- depth
-
-
-def depth_of(modules: dict[str, nn.Module]) -> int | None:
-    """How many equal blocks the modules have; None where they have none, or lists of different ones or of different lengths."""
-    lists = [found for module in modules.values() for found in block_lists(module)]
-    depths = {len(found) for found in lists}
-    alike = all(_shapes(block) == _shapes(found[0]) for found in lists for block in found)
-    kinds = {kind for module in modules.values() for kind in getattr(getattr(module, "config", None), "layer_types", None) or ()}
-    return depths.pop() if len(depths) == 1 and alike and len(kinds) <= 1 else None
-
-
-def cut(modules: dict[str, nn.Module], depth: int) -> None:
-    """Keep only the first blocks."""
-    for module in modules.values():
-        for found in block_lists(module):
-            del found[depth:]
-        config = getattr(module, "config", None)
-        if config is not None and hasattr(config, "num_hidden_layers"):
-            config.num_hidden_layers = depth
-
-
-def block_lists(module: nn.Module) -> list[nn.ModuleList]:
-    """The outermost lists of modules with parameters, whose entries are what `models.blocks.blocks` returns."""
-    if isinstance(module, nn.ModuleList) and len(module) > 1:
-        return [module] if any(True for _ in module.parameters()) else []
-    return [found for child in module.children() for found in block_lists(child)]
-
-
-def _shapes(block: nn.Module) -> list[tuple[str, torch.Size]]:
-    return [(name, parameter.shape) for name, parameter in block.named_parameters()]

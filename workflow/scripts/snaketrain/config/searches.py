@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from snaketrain.config.errors import ConfigurationError, bad_name, expectation, nearest, shown
+from snaketrain.config.errors import ConfigurationError, bad_name, nearest, problems_of, shown
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.schema.base import Positive, Seed, with_numbers
 from snaketrain.runtime.manifests import read_checked, write_checked
@@ -73,6 +73,8 @@ class Sampling(Section):
         return found if isinstance(found, Range) else [with_numbers(value) for value in found]
 
 
+# --- the runs that a search has sampled so far: `tools/sample_runs.py` records them before it starts the workflow that trains them
+
 FOLDER = Path("results/searches")
 
 
@@ -118,13 +120,7 @@ def sampled_searches(config: JsonObject) -> list[str]:
     return [str(name) for name, entry in given.items() if is_sampled(entry)] if isinstance(given, dict) else []
 
 
-def sampled_runs(config: JsonObject) -> Iterator[tuple[str, str, JsonObject]]:
-    """The search, the name and the changes of each run."""
-    for search in sampled_searches(config):
-        for trial in Trials.read(search).trials:
-            if not trial.failed:
-                yield search, trial.run, trial.settings
-
+# --- runs and sweeps
 
 MOST_RUNS = 10_000  # unless `max_runs` says otherwise
 
@@ -157,7 +153,8 @@ def changes_by_run(config: JsonObject) -> tuple[dict[str, Change], list[str]]:
         elif not found:
             changes += _points(str(sweep), axes)
         problems += found
-    changes += [Change(run, f"search.{search}", settings) for search, run, settings in sampled_runs(config)]
+    for search in sampled_searches(config):
+        changes += [Change(trial.run, f"search.{search}", trial.settings) for trial in Trials.read(search).trials if not trial.failed]
     if not changes and not problems:
         changes = [Change("default", "runs.default", {})]
     named, more = _by_name(changes)
@@ -238,6 +235,9 @@ def _labels(key: str, values: list[Json]) -> list[str]:
     return [f"{str(key).rpartition('.')[2]}={name}" for name in names]
 
 
+# --- searches
+
+
 class SearchedSweep(NamedTuple):
     search: Search
     runs: tuple[str, ...]
@@ -273,7 +273,7 @@ def search_problems(config: JsonObject, changes: Mapping[str, Change], runs: Map
             known = f" The sweeps are: {', '.join(sweeps)}." if sweeps else " Add it to `sweeps`."
             yield f"search.{name}: there is no such sweep{nearest(name, sweeps)}{known}"
         else:
-            yield from setting_problems(Search, name, settings)
+            yield from problems_of(Search, settings, f"search.{name}")
             yield from _different_measures(str(name), {run: runs[run] for run in runs_of_sweep(str(name), changes) if run in runs})
 
 
@@ -282,25 +282,10 @@ def _sampling_problems(name: str, settings: Json, sweeps: list[str]) -> Iterator
         yield f"search.{shown(name)[1:-1]}: {message}"
     elif name in sweeps:
         yield f"search.{name}: has a `space` to sample from, but there is a sweep of this name, too. Rename one of them."
-    elif not (problems := list(setting_problems(Sampling, name, settings))) and not Trials.read(name).trials:
+    elif not (problems := problems_of(Sampling, settings, f"search.{name}")) and not Trials.read(name).trials:
         yield f"search.{name}: has sampled no runs yet. Start the workflow with `python workflow/scripts/tools/sample_runs.py`, which samples them (docs/search.md)."
     else:
         yield from problems
-
-
-def setting_problems(section: type[Section], name: str, settings: Json) -> Iterator[str]:
-    """Errors in one search."""
-    try:
-        section.model_validate({} if settings is None else settings)
-    except ValidationError as error:
-        for item in error.errors(include_url=False):
-            place = ".".join(["search", name, *map(str, item["loc"])])
-            known = list(section.model_fields)
-            yield (
-                f"{place}: no such setting{nearest(item['loc'][-1], known)} Known here: {', '.join(known)}."
-                if item["type"] == "extra_forbidden"
-                else f"{place}: {expectation(item)}."
-            )
 
 
 def _different_measures(name: str, runs: Mapping[str, Settings]) -> Iterator[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute
-from snaketrain.orchestration.inspection.strategies import strategy_info
 from snaketrain.orchestration.rule_values import varying
+from snaketrain.orchestration.strategy_declarations import strategy_info
 from snaketrain.orchestration.surroundings import own_variables, python_words, srun_options
 
 GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, and under Windows

@@ -17,11 +17,10 @@ from snaketrain.data.sources.objects import address_problems
 from snaketrain.data.sources.reading import check, check_inputs
 from snaketrain.orchestration import extras
 from snaketrain.orchestration.effects import effect_problems
-from snaketrain.orchestration.inspection.code_references import reference_errors
-from snaketrain.orchestration.inspection.generation_settings import generation_errors, prediction_errors, takes_generate
-from snaketrain.orchestration.inspection.strategies import evaluation_errors, strategy_errors
+from snaketrain.orchestration.named_code import generation_errors, prediction_errors, reference_errors, takes_generate
 from snaketrain.orchestration.names import data_name, initial, set_name
 from snaketrain.orchestration.own_files import dataset_classes, of_splits
+from snaketrain.orchestration.strategy_declarations import evaluation_errors, strategy_errors
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.runtime.variables import all_set, resolved
 

@@ -158,7 +158,7 @@ class Settings(Section):
             yield "data.target is for sequence to sequence, but train.packing and train.block_length are for language models: remove one of them"
 
     def _device_problems(self) -> Iterator[str]:
-        """See also `strategy_errors` in orchestration/inspection/strategies.py."""
+        """See also `strategy_errors` in orchestration/strategy_declarations.py."""
         precision = self.train.precision
         if precision in ("tf32", "fp8") and self.compute.device == "cpu":
             yield f"train.precision is {precision}, which only GPUs support, but compute.device is cpu: use fp32 or bf16"

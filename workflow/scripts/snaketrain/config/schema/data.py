@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from snaketrain.config.schema.base import Fraction, Name, Positive, Section, Seed, is_null
+from snaketrain.config.schema.base import Fraction, Name, OneOrMore, Positive, Section, Seed, is_null
 from snaketrain.config.schema.model import Examples, Source
 from snaketrain.data.cells import as_text
 from snaketrain.labels import label_kind, label_kinds
-from snaketrain.runtime.strict_json import Json
 
 if TYPE_CHECKING:
     LabelKindName = str
@@ -72,7 +71,9 @@ class Data(Section):
     )
     encoding: str = Field("utf-8", description="of the text files")
     columns: list[str] | None = Field(None, description="column names, for CSV and TSV files without a header line")
-    text: list[str] = Field(["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2)
+    text: Annotated[list[str], OneOrMore] = Field(
+        ["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2
+    )
     messages: str | None = Field(
         None,
         exclude_if=is_null,
@@ -182,11 +183,6 @@ class Data(Section):
     def setting_of(self, name: str) -> str:
         """The setting that names the column of a text, by its name in the prepared data."""
         return "target" if name == "target" else "messages" if self.messages else "text"
-
-    @field_validator("text", mode="before")
-    @classmethod
-    def _one_column(cls, value: Json) -> Json:
-        return [value] if isinstance(value, str) else value
 
     @field_validator("text", "columns", "fields")
     @classmethod

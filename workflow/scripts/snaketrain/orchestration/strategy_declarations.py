@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 from snaketrain.config.references import NotFound, find
 from snaketrain.config.schema import Compute, Settings, Train, Use
 from snaketrain.config.sizes import DIMENSIONS, InvalidShape, compile_error, is_used, mesh_shape, microbatch_error, option_errors
-from snaketrain.orchestration.inspection.definitions import class_attribute
+from snaketrain.orchestration.definitions import class_attribute
 
 PACKAGE = "strategies"  # where short names are looked up
 # their update fails in torch 2.13 where a parameter is a DTensor; fairscale's flat parameters would make Adafactor another optimizer
