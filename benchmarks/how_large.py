@@ -20,7 +20,7 @@ sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmar
 
 from planning import write_tokenizer  # noqa: E402
 
-from snaketrain.checking.data import NotPlannable  # noqa: E402
+from snaketrain.checking.planned import NotPlannable  # noqa: E402
 from snaketrain.config.schema import Settings  # noqa: E402
 from snaketrain.extras.planning.estimates import plan_run  # noqa: E402
 from snaketrain.extras.planning.page import figures  # noqa: E402

@@ -132,8 +132,9 @@ def measure(given: dict[str, Any], scratch: Path) -> None:
     """On each rank; rank 0 prints the most of all, in bytes."""
     import torch
 
-    from snaketrain.checking.data import largest_shares, planned_data
+    from snaketrain.checking.planned import planned_data
     from snaketrain.config.schema import Settings
+    from snaketrain.extras.planning.tracing import largest_shares
     from snaketrain.training.building import build, make_task, make_train_state, start_strategy
     from snaketrain.training.step import take_step
 

@@ -22,8 +22,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
 from snaketrain.config.schema import Section, Settings  # noqa: E402
-from snaketrain.config.schema.search import Range, Sampling, Search  # noqa: E402
 from snaketrain.config.schema.tasks import ModuleSettings, TextClassificationSettings  # noqa: E402
+from snaketrain.config.searches import Range, Sampling, Search  # noqa: E402
 
 REFERENCE = REPOSITORY / "config/README.md"
 README = REPOSITORY / "README.md"

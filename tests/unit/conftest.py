@@ -36,7 +36,7 @@ def arrow(path):
 @pytest.fixture
 def by_effect(monkeypatch):
     """Runs are also checked by effect, in this process, which has imported torch already."""
-    from snaketrain.checking.findings import Findings
+    from snaketrain.checking import Findings
     from snaketrain.checking.runs import Checks
     from snaketrain.orchestration import effects
 

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
-from snaketrain.checking.parameters import pattern_problems
+from snaketrain.checking.optimization import pattern_problems
 from snaketrain.config.runs import read, strings
 from snaketrain.config.schema import Model, Select, Train
 from snaketrain.models.adapters import add_adapters
 from snaketrain.models.weights import load_weights, read_weights, save_weights
-from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
+from snaketrain.orchestration.strategy_declarations import strategy_errors
 from snaketrain.training.building import build
 from snaketrain.training.optimizers import check_groups
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from snaketrain.orchestration.inspection.definitions import class_attribute
+from snaketrain.orchestration.definitions import class_attribute
 
 FILES = {
     "ground": "class Ground:\n    size = 0\n\n\nclass Other(Ground):\n    size = 1\n\n\nclass Mixin(Ground):\n    pass\n",

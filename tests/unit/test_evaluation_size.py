@@ -6,9 +6,9 @@ import pytest
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Settings
-from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute, evaluation_errors
 from snaketrain.orchestration.launching import asked, launch
 from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.strategy_declarations import evaluation_compute, evaluation_errors
 
 SOURCE = {"path": "x"}
 DATA = {"train": SOURCE, "tokenizer": SOURCE}

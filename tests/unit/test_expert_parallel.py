@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM
 
-from snaketrain.config.mesh_shape import option_errors
+from snaketrain.config.sizes import option_errors
 from snaketrain.strategies.splitting import ExpertDimension, experts_of
 
 SMALL = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}

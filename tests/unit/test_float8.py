@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from snaketrain.config.schema import Settings
 from snaketrain.models.blocks import use_float8
-from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
+from snaketrain.orchestration.strategy_declarations import strategy_errors
 from snaketrain.strategies.base import Strategy
 
 GPU = torch.device("cuda", 0)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from snaketrain.checking.fake_world import fake_world
-from snaketrain.config.mesh_shape import InvalidShape, MeshShape, mesh_shape
+from snaketrain.checking.trying import fake_world
+from snaketrain.config.sizes import InvalidShape, MeshShape, mesh_shape
 from snaketrain.strategies import make_strategy
 
 LLAMA = {

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.config.errors import ConfigurationError, fields_at
+from snaketrain.config.errors import OURS, VALUES, ConfigurationError, fields_at
 from snaketrain.config.files import read_configuration
-from snaketrain.config.names_from_elsewhere import OURS, VALUES
 from snaketrain.config.references import NotFound, find, load
 from snaketrain.config.runs import read
 from snaketrain.config.schema import Settings

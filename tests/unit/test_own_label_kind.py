@@ -53,7 +53,7 @@ from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer
 from snaketrain.evaluation.results import write_results
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
-from snaketrain.orchestration.inspection.task_metrics import metrics_of_task
+from snaketrain.orchestration.named_code import metrics_of_task
 from snaketrain.labels import label_kind_file
 from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
 

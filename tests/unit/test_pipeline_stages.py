@@ -9,7 +9,7 @@ from transformers import BertConfig, BertForSequenceClassification, LlamaConfig,
 from transformers.models.llama.modeling_llama import LlamaModel
 
 from snaketrain.config.schema import Settings
-from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
+from snaketrain.orchestration.strategy_declarations import strategy_errors
 from snaketrain.strategies.base import Objective
 from snaketrain.strategies.pipeline import answer, cut, owners, record, share_layers
 

@@ -12,8 +12,7 @@ import pytest
 import sample_runs
 from snaketrain import sampling
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema.search import Sampling
-from snaketrain.config.trials import Trials
+from snaketrain.config.searches import Sampling, Trials
 from snaketrain.runtime.manifests import Manifest, digests, write_json, write_manifest
 from snaketrain.sampling import SampledSearch
 

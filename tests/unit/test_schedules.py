@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from snaketrain.checking.rates import problems
+from snaketrain.checking.optimization import problems
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Train
 from snaketrain.orchestration.pipeline import Pipeline

@@ -12,9 +12,7 @@ import pytest
 import decide_rung
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read_runs
-from snaketrain.config.schema.search import Search
-from snaketrain.config.searches import read_searches, unranked_sweeps
-from snaketrain.config.trials import Trial, Trials
+from snaketrain.config.searches import Search, Trial, Trials, read_searches, unranked_sweeps
 from snaketrain.evaluation.paired import AtRung, decide
 from snaketrain.evaluation.predictions import Predictions
 from snaketrain.orchestration.pipeline import Pipeline

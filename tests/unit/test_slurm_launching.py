@@ -13,14 +13,14 @@ import yaml
 from pydantic import ValidationError
 from snakemake_interface_executor_plugins.utils import format_cli_value
 
-from snaketrain.config.node_counts import NodeCounts
 from snaketrain.config.schema import Compute, Settings
+from snaketrain.config.sizes import NodeCounts
 from snaketrain.launch import slurm_job
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize, StepEnding, Watch, dead_nodes, first_cause, srun_command
 from snaketrain.launch.workers import Ending, Restarts
 from snaketrain.orchestration import launching
-from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
+from snaketrain.orchestration.strategy_declarations import evaluation_compute
 from snaketrain.slurm.client import NODES_TO_EXCLUDE, Allocation, Slurm, SlurmError, moment_of
 from snaketrain.slurm.monitor import failure
 from snaketrain.slurm.submissions import submission

@@ -9,9 +9,9 @@ import pytest
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute, Settings
 from snaketrain.orchestration import launching
-from snaketrain.orchestration.inspection.strategy_declarations import StrategyInfo, strategy_errors, strategy_files, strategy_info
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
+from snaketrain.orchestration.strategy_declarations import StrategyInfo, strategy_errors, strategy_files, strategy_info
 from snaketrain.strategies import make_strategy
 
 OWN = """
@@ -147,7 +147,7 @@ def test_declarations_of_our_own_strategies():
 def test_declarations_are_read_without_torch(own):
     """What the workflow imports must be light, and a user's file may import anything."""
     code = (
-        "import sys; from snaketrain.orchestration.inspection.strategy_declarations import strategy_info\n"
+        "import sys; from snaketrain.orchestration.strategy_declarations import strategy_info\n"
         f"print(strategy_info('tensor_parallel').degrees, strategy_info('{own}:Heir').devices, 'torch' in sys.modules)"
     )
     scripts = Path(__file__).parents[2] / "workflow/scripts"

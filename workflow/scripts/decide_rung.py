@@ -7,7 +7,7 @@ from functools import partial
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Select
-from snaketrain.config.schema.search import Search
+from snaketrain.config.searches import Search
 from snaketrain.evaluation.paired import AtRung, decide
 from snaketrain.evaluation.predictions import read_predictions
 from snaketrain.runtime import stages, strict_json

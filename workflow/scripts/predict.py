@@ -9,11 +9,11 @@ import re
 from functools import partial
 from pathlib import Path
 
+from snaketrain.config.errors import problems_of
 from snaketrain.config.schema import Model, ReadInputs, Source
 from snaketrain.config.schema.evaluation import Generate, text_problems
 from snaketrain.data.fetching import describe, local_files
 from snaketrain.data.locations import told
-from snaketrain.orchestration.inspection.generation_settings import setting_errors
 from snaketrain.runtime import stages
 from snaketrain.runtime.rank_logs import log_to, quiet_libraries
 from snaketrain.runtime.ranks import leave
@@ -108,7 +108,7 @@ def generation(words: list[str] | None) -> Generate | None:
     if words is None:
         return None
     given = dict(word.partition("=")[::2] for word in words)
-    if errors := list(setting_errors(given, "--generate")):
+    if errors := problems_of(Generate, given, "--generate"):
         raise ValueError("\n".join(errors))
     return Generate.model_validate(given)
 

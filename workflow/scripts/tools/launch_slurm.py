@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 # torch, which reads this when it is imported, warns at each start and end of its connections; export another level to see it
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-from snaketrain.config.node_counts import NodeCounts
+from snaketrain.config.sizes import NodeCounts
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize
 from snaketrain.launch.workers import Restarts, add_restart_options, parse

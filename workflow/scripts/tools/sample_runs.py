@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.errors import ConfigurationError, problems_of
 from snaketrain.config.files import read_configuration
 from snaketrain.config.runs import CORRECTABLE, read, strings
 from snaketrain.config.schema import Settings
-from snaketrain.config.schema.search import Sampling
-from snaketrain.config.searches import setting_problems
-from snaketrain.config.trials import sampled_searches
-from snaketrain.orchestration.inspection.task_metrics import logged_metrics
+from snaketrain.config.searches import Sampling, sampled_searches
+from snaketrain.orchestration.named_code import logged_metrics
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.strict_json import JsonObject, rounded
@@ -41,7 +39,7 @@ def main() -> None:
     try:
         config = read_configuration(args.files, args.config)
         names, common = sampled_searches(config), {key: value for key, value in config.items() if key not in OF_RUNS}
-        problems = [problem for name in names for problem in setting_problems(Sampling, name, config["search"][name])]
+        problems = [problem for name in names for problem in problems_of(Sampling, config["search"][name], f"search.{name}")]
         if problems or not names:
             raise ConfigurationError(problems or ["search: has no entry with a `space` to sample from. See docs/search.md."])
         settings = examine(common)["default"]  # which the sampled runs change

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch.optim.lr_scheduler import LRScheduler
 
-from snaketrain.checking.data import NotPlannable, fetched_or_local
-from snaketrain.checking.findings import Findings
+from snaketrain.checking import Findings
+from snaketrain.checking.planned import SET_BY_DATA, NotPlannable, fetched_or_local
 from snaketrain.config.errors import expectation, nearest, shown
 from snaketrain.config.references import load
 from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Settings
@@ -25,9 +25,7 @@ from snaketrain.config.schema.tasks import ModuleSettings
 from snaketrain.config.schema.tasks import problems as task_problems
 from snaketrain.config.schema.train import PLATEAU, SET_BY_LENGTH, TORCH_SCHEDULERS
 from snaketrain.models.pretrained import fields_of, read_config
-from snaketrain.orchestration.inspection.code_references import TEXT_TASKS, Reference, references
-from snaketrain.orchestration.inspection.measuring_errors import named_metrics
-from snaketrain.orchestration.inspection.task_metrics import known_here
+from snaketrain.orchestration.named_code import TEXT_TASKS, Reference, known_here, named_metrics, references
 from snaketrain.tasks.metric_names import is_short
 
 SCHEDULER_ARGUMENTS_WITH_SETTINGS = {  # of torch's schedulers
@@ -42,7 +40,6 @@ OF_SCHEDULERS = ("SequentialLR", "ChainedScheduler")
 OF_FUNCTIONS = ("LambdaLR", "MultiplicativeLR")
 WITH_MOMENTUM = ("OneCycleLR", "CyclicLR")
 
-SET_BY_LABELS = ("num_labels", "id2label", "label2id", "problem_type")
 SIZE_FIELD = re.compile(r"(num_|n_|.*_num_).*|.*(_size|_layers|_heads|_dim|_positions|_embeddings)|d_model|d_ff")
 
 OF_TORCHMETRICS = "torchmetrics.metric"  # where the base class of all metrics is
@@ -62,23 +59,35 @@ def check_calls(run: Settings, findings: Findings, results: Path) -> None:
     for reference in references(run, settings):
         find = partial(load, reference.use, reference.short_names_in)
         found = findings.attempt(reference.setting, reference.use, find, "Correct its file, or what that needs")
+        if inspect.ismodule(found):
+            findings.report(f"{reference.setting}: `{reference.use}` is a module. Name a class or function in it.")
         if not callable(found):
             continue
-        for problem in _model_problems(run, found, results) if reference.setting == "model.use" else call_problems(reference, found):
-            findings.report(problem)
-    for problem in short_metric_problems(run):
-        findings.report(problem)
+        findings.report(*(_model_problems(run, found, results) if reference.setting == "model.use" else call_problems(reference, found)))
+    findings.report(*short_metric_problems(run))
 
 
 def _model_problems(run: Settings, found: Callable[..., Any], results: Path) -> Iterator[str]:
     """A task of the user's may use the arguments of a model for anything."""
     if run.train.task.use not in (*TEXT_TASKS, "module"):
         return
+    yield from (of_other_kind := list(kind_problems(run)))
+    if of_other_kind:
+        return
     if run.model.source or hasattr(found, "config_class"):
         if (config := configuration(run, found, results)) is not None:
             yield from field_problems(run, config)
     else:
         yield from argument_problems("model.arguments", run.model.arguments, found)
+
+
+def kind_problems(run: Settings) -> Iterator[str]:
+    """A model that is not of the kind that the task trains."""
+    task, model = run.train.task.use, run.model
+    if task in TEXT_TASKS and model.use.startswith("torch."):
+        yield f"model.use: {task} needs a transformers model, and {model.use} is not one. Name one such as transformers.BertForSequenceClassification."
+    elif task == "text_classification" and model.use.startswith("transformers.") and "ForSequenceClassification" not in model.use:
+        yield f"model.use: {task} needs a model for sequence classification, and {model.use} is not one. Name one such as transformers.BertForSequenceClassification."
 
 
 def call_problems(reference: Reference, found: Callable[..., Any]) -> Iterator[str]:
@@ -263,7 +272,7 @@ def field_problems(run: Settings, config: Any) -> Iterator[str]:
     types |= {alias: types.get(name, Any) for alias, name in config.attribute_map.items()}
     fields = fields_of(config)
     for name, value in run.model.arguments.items():
-        if run.train.task.use == "text_classification" and name in SET_BY_LABELS:
+        if run.train.task.use == "text_classification" and name in SET_BY_DATA:
             yield f"{where}.{name}: is set by the labels of the data (data.labels, data.label_kind). Remove it."
         elif name not in fields:
             yield f"{where}.{name}: the model's configuration has no such field{nearest(name, fields)} See the model's documentation for all fields."

@@ -1,20 +1,28 @@
-"""All checks of runs by effect. Runs share most settings: each combination is tried once."""
+"""All checks of runs by effect. Runs share most settings: each combination is tried once.
 
+`python -m snaketrain.checking.runs`: runs as JSON on stdin, a line of JSON on stdout for each attempt and each problem. A process of its
+own, since the workflow does not import torch, and since what a user wrote may print, hang or end it.
+"""
+
+import faulthandler
 import json
+import logging
+import os
+import sys
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, TypeVar
 
 import torch
+from pydantic import BaseModel
 from torch import nn
 
+from snaketrain.checking import Findings, Unknown, is_own
 from snaketrain.checking.calls import check_calls
-from snaketrain.checking.data import NotPlannable, fetched_or_local
-from snaketrain.checking.findings import Findings, Unknown
-from snaketrain.checking.modules import PlannedModel, planned_model
-from snaketrain.checking.parameters import pattern_problems
-from snaketrain.checking.rates import check_rates
+from snaketrain.checking.optimization import check_rates, pattern_problems
+from snaketrain.checking.planned import NotPlannable, PlannedModel, fetched_or_local, planned_model
 from snaketrain.checking.trying import Sample, built, sample_of, step, tried
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Use
@@ -27,6 +35,9 @@ from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.optimizers import one_optimizer
 from snaketrain.training.trainer import trainer_class
 
+Made = TypeVar("Made")
+Trained = tuple[Task, PlannedModel, dict[str, nn.Module]]
+OF_NAMED_LABELS = "class_weights"  # an argument that names classes
 POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions")
 
 
@@ -46,19 +57,11 @@ def _positions(run: Settings, module: nn.Module) -> Iterator[str]:
     """A model whose positions have no table, such as T5, has no limit."""
     limit = positions_of(module)
     data = run.data
+    lengths = {"data.max_length": data.max_length, "data.max_target_length": data.max_target_length if data.target else None}
     if run.train.block_length is not None:
         lengths = {"train.block_length": run.train.block_length}
-    else:
-        lengths = {
-            name: value
-            for name, value in (
-                ("data.max_length", data.max_length),
-                ("data.max_target_length", data.max_target_length if data.target else None),
-            )
-            if value
-        }
     for setting, length in lengths.items():
-        if limit is not None and length > limit:
+        if limit and length and length > limit:
             or_model = "" if run.model.source else ", or raise model.arguments.max_position_embeddings"
             yield f"{setting}: is {length}, but the model has {limit} positions. Set {setting}: {limit}{or_model}."
 
@@ -80,9 +83,6 @@ def positions_of(module: nn.Module) -> int | None:
     return declared
 
 
-OF_NAMED_LABELS = "class_weights"  # an argument that names classes
-
-
 def check(runs: Mapping[str, Settings], findings: Findings, results: Path = Path("results"), without_data: Collection[str] = ()) -> None:
     """`results`: where prepared data and fetched models are looked for; `without_data`: runs whose data is known to be wrong."""
     checks = Checks(findings, results)
@@ -96,69 +96,61 @@ class Checks:
         self.findings, self.results = findings, results
         self.done: dict[str, tuple[Any, list[str]]] = {}  # what was found out for a combination of settings, and its problems
 
-    def once(self, what: Callable[[Settings], Any], run: Settings, *given: object) -> Any:
-        key = what.__name__ + json.dumps(
-            [each.model_dump(mode="json") if hasattr(each, "model_dump") else each for each in given], default=str
-        )
+    def once(self, what: str, find_out: Callable[[], Made], *settings: object) -> Made:
+        """`settings`: those on which the result depends."""
+        key = what + json.dumps([each.model_dump(mode="json") if isinstance(each, BaseModel) else each for each in settings], default=str)
         if key not in self.done:
             before = len(self.findings.problems)
-            self.done[key] = what(run), []
-            self.done[key][1].extend(self.findings.problems[before:])
+            found = find_out()
+            self.done[key] = found, self.findings.problems[before:]
         else:
             self.findings.problems.extend(self.done[key][1])  # of this run as well
-        return self.done[key][0]
+        return self.done[key][0]  # type: ignore[no-any-return]
 
     def check(self, run: Settings, tries: bool = True) -> None:
         train = run.train
         self.findings.begin()
-        self.once(self.calls, run, *named_code(run))
+        self.once("calls", lambda: check_calls(run, self.findings, self.results), *named_code(run))
         if not tries:
             return
         for number, callback in enumerate(train.callbacks):
-            self.once(partial_named(self.callback, number), run, number, callback)
+            self.once("callback", partial(self.callback, f"train.callbacks.{number}.use", callback), number, callback)
         if train.trainer:
-            self.once(self.trainer, run, train.trainer)
-        sample: Sample | None = self.once(self.sample, run, run.data, train.task, train.block_length, train.packing)
+            self.once("trainer", lambda: self.trainer(run), train.trainer)
+        sample = self.sample(run)
         rates = train.model_dump(
             mode="json", include={"schedule", "groups", "learning_rate", "warmup", "steps", "epochs", "batch_size", "batch_tokens"}
         )
-        self.once(lambda run: check_rates(run, sample.steps if sample else None, self.findings), run, rates)
+        self.once("rates", lambda: check_rates(run, sample.steps if sample else None, self.findings), rates)
         optimizers = {"train.optimizer": train.optimizer} | {
             f"train.groups.{n}.optimizer": g.optimizer for n, g in enumerate(train.groups) if g.optimizer
         }
-        made = [self.once(partial_named(self.optimizer, where), run, where, setting) for where, setting in optimizers.items()]
+        made = [self.once("optimizer", partial(self.optimizer, run, where, use), where, use) for where, use in optimizers.items()]
         if sample is None:
             return
-        model: tuple[Task, PlannedModel, dict[str, nn.Module]] | None = self.once(
-            self.model, run, run.data, run.model, train.task, train.metrics
-        )
+        model = self.once("model", lambda: self.model(run, sample), run.data, run.model, train.task, train.metrics)
         if model is None:
             return
-        fits = self.once(partial_named(self.patterns, model[2]), run, run.model, train.task, train.freeze, *train.groups)
+        fits = self.once(
+            "patterns", lambda: self.findings.report(*pattern_problems(run, model[2])), run.model, train.task, train.freeze, *train.groups
+        )
         if all(made) and fits and train.steps != 0:
             relevant = train.model_copy(update={"learning_rate": 1.0, "seed": 0, "callbacks": [], "schedule": Use(use="linear")})
-            self.once(partial_named(self.step, sample, model), run, run.data, run.model, relevant)
+            self.once("step", lambda: self.step(run, sample, model), run.data, run.model, relevant)
 
-    def calls(self, run: Settings) -> None:
-        check_calls(run, self.findings, self.results)
-
-    def callback(self, number: int, run: Settings) -> None:
+    def callback(self, where: str, given: Use) -> None:
         """It is not made, since it may write files."""
-        where, given = f"train.callbacks.{number}", run.train.callbacks[number]
-        found = self.findings.attempt(f"{where}.use", given.use, lambda: load(given.use))
+        found = self.findings.attempt(where, given.use, lambda: load(given.use))
         if isinstance(found, type) and not issubclass(found, Callback):
-            self.findings.report(f"{where}.use: `{given.use}` is not a callback. Derive it from snaketrain.Callback.")
+            self.findings.report(f"{where}: `{given.use}` is not a callback. Derive it from snaketrain.Callback.")
 
     def trainer(self, run: Settings) -> None:
         """It is not made: it would write files."""
         assert run.train.trainer
         self.findings.attempt("train.trainer.use", run.train.trainer.use, lambda: trainer_class(run.train))
 
-    def optimizer(self, where: str, run: Settings) -> bool:
+    def optimizer(self, run: Settings, where: str, setting: Use) -> bool:
         """Made for one matrix, and stepped."""
-        number = int(where.split(".")[2]) if ".groups." in where else None
-        setting = run.train.optimizer if number is None else run.train.groups[number].optimizer
-        assert setting
 
         def make() -> bool:
             matrix = nn.Parameter(torch.ones(2, 2))
@@ -179,19 +171,20 @@ class Checks:
             except BadData as error:
                 raise SystemExit(str(error)) from None
 
-        found = self.findings.attempt("data.train", use, take, "Correct the dataset class")
-        for problem in found.problems if found else ():
-            self.findings.report(problem)
-        return found
+        def find_out() -> Sample | None:
+            found = self.findings.attempt("data.train", use, take, "Correct the dataset class")
+            self.findings.report(*(found.problems if found else ()))
+            return found
 
-    def model(self, run: Settings) -> tuple[Task, PlannedModel, dict[str, nn.Module]] | None:
-        sample = self.once(self.sample, run, run.data, run.train.task, run.train.block_length, run.train.packing)
+        return self.once("sample", find_out, run.data, run.train.task, run.train.block_length, run.train.packing)
+
+    def model(self, run: Settings, sample: Sample) -> Trained | None:
         arguments = {name: value for name, value in run.train.task.arguments.items() if name != OF_NAMED_LABELS or run.data.labels}
         task = self.findings.attempt("train.task", run.train.task.use, lambda: make_task(run, arguments), "Correct it, or its arguments")
-        if task is None:
+        if task is None or self.findings.is_wrong("model.use"):
             return None
         where = "model.arguments" if run.model.arguments else "model.use"
-        if run.data.labels or ("label_names" in sample.facts and not run.data.label):
+        if not self.findings.is_wrong("evaluate.metrics") and (run.data.labels or ("label_names" in sample.facts and not run.data.label)):
             self.findings.attempt("train.metrics", "metrics", lambda: self.metrics(run, task, sample.facts))
 
         def make() -> tuple[PlannedModel, dict[str, nn.Module]]:
@@ -206,22 +199,14 @@ class Checks:
         if found is None:
             return None
         planned, modules = found
-        problems = [problem for module in modules.values() for problem in size_problems(run, module, sample.facts)]
-        for problem in problems:
-            self.findings.report(problem)
-        return None if problems else (task, planned, modules)
+        fits = self.findings.report(*(problem for module in modules.values() for problem in size_problems(run, module, sample.facts)))
+        return (task, planned, modules) if fits else None
 
     def metrics(self, run: Settings, task: Task, facts: JsonObject) -> None:
         add_metrics(task, run.train.metrics, facts, run.train.task.use, "train.metrics")
         metrics_of_settings(run.evaluate.metrics, facts, "evaluate.metrics")
 
-    def patterns(self, modules: dict[str, nn.Module], run: Settings) -> bool:
-        problems = list(pattern_problems(run, modules))
-        for problem in problems:
-            self.findings.report(problem)
-        return not problems
-
-    def step(self, sample: Sample, model: tuple[Task, PlannedModel, dict[str, nn.Module]], run: Settings) -> None:
+    def step(self, run: Settings, sample: Sample, model: Trained) -> None:
         task, planned, _ = model
         self.findings.attempt(
             "train.task", run.train.task.use, lambda: tried(lambda: step(run, task, planned, sample), is_users(run)),
@@ -261,7 +246,36 @@ def is_users(run: Settings) -> bool:
     return any(":" in use for use in named) or ".py:" in json.dumps(inside)
 
 
-def partial_named(function: Callable[..., Any], *first: Any) -> Callable[[Settings], Any]:
-    bound = partial(function, *first)
-    bound.__name__ = function.__name__  # type: ignore[attr-defined]
-    return bound
+# --- the process
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    output = separated_output()
+
+    def say(found: JsonObject) -> None:
+        print(json.dumps(found), file=output, flush=True)
+
+    say({"ready": True})
+    logging.disable(logging.WARNING)
+    warnings.filterwarnings("ignore")
+    runs = {name: Settings.model_validate(settings) for name, settings in request["runs"].items()}
+    check(runs, Findings(say, request["skipped"]), without_data=request["without_data"])
+    loaded = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
+    say({"done": True, "files": sorted({file for file in loaded if isinstance(file, str) and is_own(file)})})
+    os._exit(0)  # what the code of users has begun, such as threads, is not waited for
+
+
+def separated_output() -> TextIO:
+    """The stdout of this process, which nothing else can write to from now on: what is printed goes to stderr."""
+    ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - code that reads from it gets nothing
+    os.dup2(sys.stdin.fileno(), 0)
+    faulthandler.enable()
+    return ours
+
+
+if __name__ == "__main__":
+    main()

@@ -1,16 +1,15 @@
 """Turns a name in the configuration into the object it names, or reports what is wrong with the name.
 
-`find` looks at files only and imports nothing, so that a misspelt name is reported before any job starts.
+`find` imports nothing: it locates packages and reads the user's own files. What a library has, `load` tells, which is called before any job starts.
 """
 
 import ast
 import functools
 import importlib
 import importlib.util
-import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +35,23 @@ class NotFound(Exception):
 def load(name: str, short_names_in: str | None = None) -> Any:  # only the caller knows what it is
     """The class or function behind `short_name`, `package.module.Class` or `path/to/file.py:Class`."""
     file, attribute = find(name, short_names_in)
-    if ".py:" in name:
-        watch()
-        return getattr(import_file(Path(name.rpartition(":")[0])), attribute)
-    if "." not in name:
-        in_one_file = file is not None and file.stem == str(short_names_in).rpartition(".")[2]
-        module = f"snaketrain.{short_names_in}" if in_one_file else f"snaketrain.{short_names_in}.{IN_FILE.get(name, name)}"
-        return getattr(importlib.import_module(module), attribute)
-    module, _, attribute = name.rpartition(".")
-    watch(module.partition(".")[0])
     try:
-        return getattr(importlib.import_module(module), attribute)
+        if ".py:" in name:
+            watch()
+            module = import_file(Path(name.rpartition(":")[0]))
+        elif "." not in name:
+            in_one_file = file is not None and file.stem == str(short_names_in).rpartition(".")[2]
+            place = f"snaketrain.{short_names_in}"
+            module = importlib.import_module(place if in_one_file else f"{place}.{IN_FILE.get(name, name)}")
+        else:
+            watch(name.partition(".")[0])
+            module = importlib.import_module(name.rpartition(".")[0])
+        if attribute not in dir(module) and not hasattr(module, attribute):
+            raise NotFound(f"`{name.rpartition('.')[0]}` has no `{attribute}`{_nearest(attribute, dir(module))}")
+        return getattr(module, attribute)
     except (ImportError, AttributeError) as error:
+        if ".py:" in name:
+            raise
         raise NotFound(f"cannot load `{name}`: {error}. Correct the name, or install what is missing") from error
 
 
@@ -60,20 +64,16 @@ def find(name: str, short_names_in: str | None = None) -> tuple[Path | None, str
             raise NotFound(f"`{name}` is not complete: write `path/to/file.py:Name`, with the name of the class or function in the file")
         return _attribute_in(Path(path), attribute, name)
     if "." not in name:
+        if short_names_in is None:
+            raise NotFound(f"`{name}` is not complete: write `package.module.Class` or `path/to/file.py:Class`")
         return _short_name(name, short_names_in)
     module, _, attribute = name.rpartition(".")
-    file = module_file(module, name)
-    if file is not None:
-        public = _top_level_names(file)
-        if public is None and "_import_structure" in file.read_text(encoding="utf-8"):
-            public = _names_below(file.parent, attribute)
-        if public is not None and attribute not in public:
-            raise NotFound(f"`{module}` has no `{attribute}`{_nearest(attribute, public)}")
+    module_file(module, name)
     return None, attribute
 
 
-def _short_name(name: str, place: str | None) -> tuple[Path, str]:
-    folder = PACKAGE.joinpath(*str(place).split("."))
+def _short_name(name: str, place: str) -> tuple[Path, str]:
+    folder = PACKAGE.joinpath(*place.split("."))
     file = folder.with_suffix(".py")
     if file.is_file():  # short names are the functions of one file
         tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -101,7 +101,7 @@ def _attribute_in(path: Path, attribute: str, name: str) -> tuple[Path, str]:
     if (path.with_suffix("") / "__init__.py").is_file():
         raise NotFound(f"`{name}`: {path} and {path.with_suffix('')}/ are modules of one name. Rename one of them")
     try:
-        names = _top_level_names(path.resolve())
+        names = _names_in(ast.parse(path.read_text(encoding="utf-8")))
     except SyntaxError as error:
         raise NotFound(f"`{name}`: {path}, line {error.lineno}: {error.msg}. Correct the file") from None
     except ValueError as error:  # not a text
@@ -134,58 +134,19 @@ def module_file(module: str, name: str) -> Path | None:
     return None
 
 
-@functools.cache
-def _top_level_names(path: Path) -> set[str] | None:
+def _names_in(module: ast.Module) -> set[str] | None:
     """Names that a module defines or imports; None if its source does not tell."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            below = _imported_file(node, path)
-            more = _top_level_names(below) if below not in (None, path) else None
-            if more is None:
-                return None
-            names |= more
-        elif isinstance(node, ast.ImportFrom | ast.Import):
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom | ast.Import):
             names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ClassDef | ast.FunctionDef):
             names.add(node.name)
-        elif isinstance(node, ast.Assign):
-            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-            if any(isinstance(target, ast.Name) and target.id == "_import_structure" for target in node.targets):
-                return None  # a lazily importing package such as transformers
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            names.add(node.target.id)
-    return None if "__getattr__" in names else names
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return None if {"*", "__getattr__"} & names else names
 
 
-def _imported_file(statement: ast.ImportFrom, path: Path) -> Path | None:
-    if statement.level:
-        module = path.parents[statement.level - 1].joinpath(*(statement.module or "").split("."))
-        return next((file for file in (module / "__init__.py", module.with_suffix(".py")) if file.is_file()), None)
-    try:
-        return module_file(str(statement.module), str(statement.module))
-    except NotFound:
-        return None
-
-
-def _names_below(folder: Path, wanted: str) -> set[str]:
-    """The names in a lazily importing package such as transformers, up to the wanted one."""
-    names: set[str] = set()
-    for file in itertools.chain(likely_files(folder, wanted), folder.rglob("*.py")):
-        names |= set(re.findall(r"^(?:class |def )?(\w+)(?=[(:]| =)", file.read_text(encoding="utf-8"), flags=re.MULTILINE))
-        if wanted in names:
-            break
-    return names
-
-
-def likely_files(folder: Path, wanted: str) -> Iterator[Path]:
-    """Files in folders whose name the wanted name begins with, `models/bert` for BertModel: listing all takes a while."""
-    for below in folder.glob("*/*/"):
-        if wanted.lower().startswith(below.name.replace("_", "")):
-            yield from below.glob("*.py")
-
-
-def _nearest(name: str, names: set[str] | list[str], otherwise: str = "") -> str:
+def _nearest(name: str, names: Iterable[str], otherwise: str = "") -> str:
     found = near(name, names)
     return f". Did you mean `{found[0]}`?" if found else otherwise

@@ -1,29 +1,43 @@
 """Reads the settings of every run from the configuration, or lists all errors in it.
 
-Runs start from the common sections and change some settings; a sweep makes one run of each combination of its values.
+Runs start from the common sections and change some settings; a sweep makes one run of each combination of its values. Invalid settings are
+reported and left out, so that they do not hide other errors.
 """
 
 import copy
 import functools
 import json
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from snaketrain.config.errors import ConfigurationError, bad_name, nearest, shown
-from snaketrain.config.expanding import Change, changes_by_run
-from snaketrain.config.files import ALTERNATIVES, merged, value_at, without_alternatives
-from snaketrain.config.names_from_elsewhere import from_elsewhere
-from snaketrain.config.plain_values import TooLarge, dotted, not_plain, without
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from snaketrain.config.errors import ConfigurationError, bad_name, dotted, fields_at, from_elsewhere, near, nearest, problem, shown
+from snaketrain.config.files import ALTERNATIVES, TooLarge, merged, not_plain, value_at, without, without_alternatives
 from snaketrain.config.schema import Section, Settings
-from snaketrain.config.searches import search_problems
+from snaketrain.config.schema.base import CONTRADICTIONS_LATER, sections_in
+from snaketrain.config.searches import Change, changes_by_run, search_problems
 from snaketrain.config.secrets import literal_secrets
-from snaketrain.config.validating import Validated, validated
 from snaketrain.runtime.stages import flattened, join, nested
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 SECTIONS = tuple(Settings.model_fields)
 TOP_LEVEL = (*SECTIONS, "datasets", "runs", "sweeps", "search", "max_runs")
 CORRECTABLE = ("missing", "value_error")  # these errors depend on several settings, so that a run can correct them
+ROUNDS = 20  # leaving a setting out may cause another error
+STAND_IN = {
+    "train": {"use": "of_nothing.Known"},
+    "label": None,
+    "max_length": None,
+}  # for a `data` section that is too incomplete to validate
+
+
+class Validated(NamedTuple):
+    settings: Settings | None  # without the invalid ones
+    problems: dict[str, str]  # each with pydantic's type of error
+    wrong: set[str]  # their paths; errors at or below these are only consequences
 
 
 class Reading(NamedTuple):
@@ -63,10 +77,8 @@ def read(config: JsonObject) -> Reading:
     for run, change in changes.items():
         raw, more = _changed(common, change, datasets)
         runs[run] = validated(raw)
-        runs[run].problems.update(dict.fromkeys(_conflicting_alternatives(raw), "value_error"))
         found += more
     alone = validated(common)
-    alone.problems.update(dict.fromkeys(_conflicting_alternatives(common), "value_error"))
     known = {
         f"data{problem.partition(name)[2]}" for name in datasets for problem in dataset_errors if problem.startswith(f"datasets.{name}.")
     }
@@ -201,3 +213,64 @@ def _with_named_data(raw: JsonObject, datasets: dict[str, JsonObject]) -> JsonOb
     if isinstance(raw.get("data"), str) and raw["data"] in datasets:
         return raw | {"data": copy.deepcopy(datasets[raw["data"]])}
     return raw
+
+
+# --- one run
+
+
+def validated(given: JsonObject) -> Validated:
+    problems = dict.fromkeys(_conflicting_alternatives(given), "value_error")
+    raw, wrong = given, set[str]()
+    for _ in range(ROUNDS):
+        try:
+            settings = Settings.model_validate(raw, context=CONTRADICTIONS_LATER)
+            break
+        except ValidationError as error:
+            if raw is given:
+                raw = copy.deepcopy(given)
+            found = error.errors(include_url=False)
+            for item in found:
+                path = ".".join(map(str, item["loc"]))
+                if not follows(path, wrong):
+                    problems[problem(item)] = item["type"]
+            for item in found:
+                wrong |= {".".join(map(str, item["loc"])), *_leave_out(raw, item)}
+    else:
+        return Validated(None, problems, wrong)
+    for path, text in ((path, text) for path, section in sections_in(settings) for text in section.contradictions()):
+        if not follows(path, wrong) and not mentions(text, wrong):
+            problems[f"{path}: {text}." if path else f"{text}."] = "value_error"
+            wrong |= {path} if path.count(".") else set()  # the rest of the section may be right
+    return Validated(settings, problems, wrong)
+
+
+def follows(path: str, wrong: set[str]) -> bool:
+    """Whether a place is known to be wrong, or is below one that is."""
+    return any(path == place or path.startswith(f"{place}.") for place in wrong)
+
+
+def mentions(text: str, wrong: set[str]) -> bool:
+    """Whether a message mentions a setting that is known to be wrong."""
+    words = {word for path in wrong for word in _words(path)}
+    return not words.isdisjoint(re.findall(r"\w+", text))
+
+
+def _leave_out(raw: JsonObject, item: ErrorDetails) -> set[str]:
+    """Remove an invalid value, or the nearest section that exists, so that the default applies; returns the places that this affects."""
+    place, last = raw, None
+    for key in item["loc"]:
+        if not isinstance(place, dict) or key not in place:
+            break
+        last = (place, key)
+        place = place[key]
+    if last is None or (last[0] is raw and last[1] == "data"):
+        raw["data"] = copy.deepcopy(STAND_IN)
+        return {"data"}
+    del last[0][last[1]]
+    return set()
+
+
+def _words(path: str) -> set[str]:
+    """The names under which a message may mention a wrong setting: its own, and the one that was probably meant."""
+    *parents, name = path.split(".")
+    return {name} | set(near(name, fields_at(tuple(parents)))[:1])

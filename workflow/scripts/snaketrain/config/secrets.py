@@ -45,16 +45,16 @@ class Text(NamedTuple):
 
 def literal_secrets(config: JsonObject) -> Iterator[str]:
     """Problems with secrets that are written out."""
-    for text in _texts(config):
-        if text.names and _is_secret(text):
+    for text in texts(config):
+        if _is_secret(text):
             yield f"{text.path}: holds a secret, which would be recorded and shown. {_remedy(text)}"
 
 
 def environment_problems(config: JsonObject, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
     """Variables that are not set or do not arrive where they are used, and settings with the value of a secret variable."""
     known = {name: value for name, value in environment.items() if is_sure_name(name) and len(value) >= SHORTEST_CHARACTERS}
-    texts = [text for text in _texts(config) if text.names]
-    for text in texts:
+    used = sorted(variables_in(config))
+    for text in texts(config):
         if text.takes_variables:
             for name in dict.fromkeys(names_in(text.value)):
                 if not environment.get(name):
@@ -66,21 +66,15 @@ def environment_problems(config: JsonObject, environment: Mapping[str, str] = os
             yield f"{text.path}: a variable is not replaced here. {_why_not(text)}"
         for name in (name for name, value in known.items() if value in text.value):
             yield f"{text.path}: has the value of the environment variable {name}. {_remedy(text, name)}"
-    yield from _not_exported(texts)
-
-
-def variables_in(config: JsonObject) -> set[str]:
-    """The names of the variables that the configuration takes values from."""
-    return {name for text in _texts(config) if text.names and text.takes_variables for name in names_in(text.value)}
-
-
-def _not_exported(texts: list[Text]) -> Iterator[str]:
-    used = sorted({name for text in texts if text.takes_variables for name in names_in(text.value)})
-    for text in texts:
         if used and text.names[-1] == "sbatch" and (given := re.search(r"--export[= ](\S+)", text.value)):
             exported = given[1].split(",")
             if "ALL" not in exported and (missing := [name for name in used if name not in exported]):
                 yield f"{text.path}: `--export` keeps {', '.join(missing)} from the jobs, which the configuration refers to. Add it, or remove `--export`."
+
+
+def variables_in(config: JsonObject) -> set[str]:
+    """The names of the variables that the configuration takes values from."""
+    return {name for text in texts(config) if text.takes_variables for name in names_in(text.value)}
 
 
 def _is_secret(text: Text) -> bool:
@@ -117,6 +111,11 @@ def _why_not(text: Text) -> str:
     if text.names[-1] == "path":
         return "Only the address of an object store takes variables: write the path out."
     return "Only addresses and `arguments` of classes take ${NAME}."
+
+
+def texts(config: JsonObject) -> list[Text]:
+    """All of a configuration that are below some name."""
+    return [text for text in _texts(config) if text.names]
 
 
 def _texts(content: Json, place: tuple[str, ...] = ()) -> Iterator[Text]:

@@ -15,7 +15,7 @@ import numpy
 import pyarrow
 
 from snaketrain.config.schema import Data
-from snaketrain.config.schema.streams import stream_data_problems
+from snaketrain.config.schema.data import stream_data_problems
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.loading import open_table, split_files
 from snaketrain.data.reading import check_columns, readable

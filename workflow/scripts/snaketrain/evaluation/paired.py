@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
-from snaketrain.config.schema.search import Search
+from snaketrain.config.searches import Search
 from snaketrain.evaluation.predictions import Metric, Predictions, metric_of, of_the_same_examples, right
 from snaketrain.runtime.strict_json import rounded, spoken
 from snaketrain.tasks.metric_names import rank_key

@@ -4,7 +4,7 @@ import signal
 import time
 from pathlib import Path
 
-from snaketrain.config.node_counts import NodeCounts
+from snaketrain.config.sizes import NodeCounts
 from snaketrain.launch.slurm_step import NodeSize, Step, StepEnding
 from snaketrain.launch.workers import Restarts
 from snaketrain.runtime.manifests import write_json

@@ -156,8 +156,9 @@ def _one_process(
 ) -> tuple[list[str], list[str], Ended | None]:
     asked = {name: run.model_dump(mode="json") for name, run in runs.items()}
     request = json.dumps({"runs": asked, "skipped": skipped, "without_data": sorted(without_data)})
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPTS)}
-    command = [sys.executable, "-m", "snaketrain.checking.process"]
+    fixed = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPTS)}
+    environment = {"TRANSFORMERS_VERBOSITY": "error"} | os.environ | fixed
+    command = [sys.executable, "-m", "snaketrain.checking.runs"]
     with tempfile.TemporaryFile("w+") as asking, tempfile.TemporaryFile("w+", errors="replace") as said:
         asking.write(request)
         asking.seek(0)

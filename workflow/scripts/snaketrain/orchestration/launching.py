@@ -9,8 +9,8 @@ from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute
-from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
 from snaketrain.orchestration.snakemake_objects import varying
+from snaketrain.orchestration.strategy_declarations import strategy_info
 from snaketrain.runtime.credentials import VARIABLE as BIND
 from snaketrain.runtime.ranks import SETUP_FAILED
 

@@ -15,13 +15,12 @@ from snaketrain.config.searches import read_searches
 from snaketrain.config.secrets import variables_in
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
-from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
-from snaketrain.orchestration.inspection.strategy_declarations import saves_shards
 from snaketrain.orchestration.names import RESULTS, data_name, folder_of_job, initial, source_name
 from snaketrain.orchestration.searches import Searches
 from snaketrain.orchestration.shards import Shards, dataset_of
 from snaketrain.orchestration.snakemake_objects import varying
 from snaketrain.orchestration.stages import STAGES, ModelStage, Stage, stages_of
+from snaketrain.orchestration.strategy_declarations import evaluation_compute, saves_shards
 from snaketrain.orchestration.trunks import Trunks
 from snaketrain.runtime.credentials import USED_AS_SECRETS
 from snaketrain.runtime.strict_json import JsonObject

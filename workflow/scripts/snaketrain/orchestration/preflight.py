@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.runs import read, settings_of
+from snaketrain.config.runs import follows, mentions, read, settings_of
 from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.config.schema.evaluation import Inputs, placed, placed_in
 from snaketrain.config.secrets import environment_problems
-from snaketrain.config.validating import follows, mentions
 from snaketrain.data.cells import BadData
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.formats import slices
@@ -18,12 +17,10 @@ from snaketrain.data.locations import address_problems
 from snaketrain.data.reading import check, check_inputs
 from snaketrain.orchestration import extras
 from snaketrain.orchestration.effects import effect_problems
-from snaketrain.orchestration.inspection.code_references import reference_errors
-from snaketrain.orchestration.inspection.evaluation_size import evaluation_errors
-from snaketrain.orchestration.inspection.generation_settings import generation_errors, prediction_errors, takes_generate
-from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
+from snaketrain.orchestration.named_code import generation_errors, prediction_errors, reference_errors, takes_generate
 from snaketrain.orchestration.names import data_name, initial, set_name
 from snaketrain.orchestration.own_files import dataset_classes, of_splits
+from snaketrain.orchestration.strategy_declarations import evaluation_errors, strategy_errors
 from snaketrain.runtime.credentials import all_set, resolved
 from snaketrain.runtime.strict_json import JsonObject
 

@@ -9,11 +9,11 @@ from snaketrain.config.runs import strings
 from snaketrain.config.schema import Compute, Data, Inputs, Settings, Source
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.evaluation_sets import run_of, set_of
-from snaketrain.orchestration.inspection.strategy_declarations import compared_strategy, strategy_files
-from snaketrain.orchestration.inspection.task_metrics import train_settings
+from snaketrain.orchestration.named_code import train_settings
 from snaketrain.orchestration.names import initial, source_name
 from snaketrain.orchestration.own_files import class_files, content, dataset_classes, of_splits, uses_in
 from snaketrain.orchestration.shards import dataset_of, shard_of
+from snaketrain.orchestration.strategy_declarations import compared_strategy, strategy_files
 from snaketrain.runtime.loaded_code import changed_files, with_recorded
 from snaketrain.runtime.stages import JobSettings, previous_manifest
 from snaketrain.tasks.metric_names import is_short

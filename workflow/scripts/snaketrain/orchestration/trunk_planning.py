@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from snaketrain.config.references import PACKAGE, NotFound, find
 from snaketrain.config.schema import Settings, Train
-from snaketrain.orchestration.inspection.definitions import Class, class_and_bases, class_attribute, definition_of
+from snaketrain.orchestration.definitions import Class, class_and_bases, class_attribute, definition_of
 from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.stages import join
 from snaketrain.training import schedules

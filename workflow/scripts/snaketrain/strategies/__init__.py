@@ -1,6 +1,6 @@
 """How processes share one training: a file for each way, all with the interface of `base.Strategy`.
 
-Each class declares what it needs; `orchestration/inspection/strategy_declarations.py` reads that without importing torch.
+Each class declares what it needs; `orchestration/strategy_declarations.py` reads that without importing torch.
 """
 
 from collections.abc import Mapping

@@ -194,7 +194,7 @@ class Strategy:
     # Arguments that set the size of a group of ranks, which must divide the world size. Ranks of a "data_parallel" group work on
     # different examples, those of a "model_parallel" group on the same ones; without a value, the group is the whole world.
     degrees: ClassVar[dict[str, str]] = {}
-    degrees_fill_mesh: ClassVar[bool] = False  # whether arguments are degrees of a mesh instead: see `config/mesh_shape.py`
+    degrees_fill_mesh: ClassVar[bool] = False  # whether arguments are degrees of a mesh instead: see `config/sizes.py`
     data_parallel_arguments: ClassVar[tuple[str, ...]] = ()  # switches that have no effect unless batches are split across ranks
     trains_adapters: ClassVar[bool] = False  # whether `model.adapters` was tested with it
     # Whether ranks hold shards of the parameters: by default, checkpoints are sharded then, and as many ranks evaluate

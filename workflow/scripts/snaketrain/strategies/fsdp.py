@@ -27,7 +27,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, MeshShape, mesh_shape
+from snaketrain.config.sizes import DIMENSIONS, InvalidShape, MeshShape, mesh_shape
 from snaketrain.models import Value
 from snaketrain.models.blocks import blocks
 from snaketrain.models.weights import ATTRIBUTE, Source, UnreadWeights, give_memory, has_memory, unread_weights

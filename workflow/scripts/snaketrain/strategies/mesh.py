@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from snaketrain.config.mesh_shape import is_used, option_errors
+from snaketrain.config.sizes import is_used, option_errors
 from snaketrain.models import ParameterGroups, Value
 from snaketrain.models.weights import has_memory
 from snaketrain.strategies.base import PRECISIONS, Keep, LossSums, MakeOptimizer, MicroBatches, Objective, weighted_loss

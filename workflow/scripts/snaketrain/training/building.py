@@ -10,10 +10,10 @@ from typing import NoReturn
 import torch
 from torch import nn
 
-from snaketrain.config.mesh_shape import compile_error
 from snaketrain.config.references import load
 from snaketrain.config.schema import Metric, Model, Train
 from snaketrain.config.schema.train import PLATEAU
+from snaketrain.config.sizes import compile_error
 from snaketrain.models.adapters import config_of
 from snaketrain.models.blocks import compile_blocks, recompute_activations, use_float8
 from snaketrain.models.weights import NeedsWholeModel, load_weights, unread_weights, without_memory

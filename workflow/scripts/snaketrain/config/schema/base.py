@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterator
-from typing import Annotated, Self
+from collections.abc import Callable, Iterator
+from typing import Annotated, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -22,16 +22,23 @@ Positive = Annotated[int, Field(gt=0, le=LARGEST)]
 NotNegative = Annotated[int, Field(ge=0, le=LARGEST)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the range that numpy's generators accept
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=100)]
+OneOrMore = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)  # a list, or its only text alone
+NAME, LONGEST_NAME = "[A-Za-z0-9][A-Za-z0-9._=+-]*", 100
+Name = Annotated[str, Field(pattern=f"^{NAME}$", max_length=LONGEST_NAME)]
+
+
+def with_texts(value: Json, change: Callable[[str], Json]) -> Json:
+    """With each text in it changed, at any depth."""
+    if isinstance(value, dict):
+        return {key: with_texts(inner, change) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [with_texts(inner, change) for inner in value]
+    return change(value) if isinstance(value, str) else value
 
 
 def with_numbers(value: Json) -> Json:
     """YAML 1.1 reads `1e-8` as text, and pydantic does not convert it where any type is allowed."""
-    if isinstance(value, dict):
-        return {key: with_numbers(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [with_numbers(inner) for inner in value]
-    return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", value) else value
+    return with_texts(value, lambda text: float(text) if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", text) else text)
 
 
 def from_here(path: str) -> str:
@@ -42,14 +49,10 @@ def from_here(path: str) -> str:
     return os.path.relpath(path, here) if path.startswith(here + os.sep) else path
 
 
-def with_own_files_from_here(value: Json) -> Json:
-    """The same for each `path/to/file.py:Name` in it."""
-    if isinstance(value, dict):
-        return {key: with_own_files_from_here(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [with_own_files_from_here(inner) for inner in value]
-    named = re.fullmatch(r"([^:\n]+\.py)(:[^\W\d]\w*)", value) if isinstance(value, str) else None
-    return from_here(named[1]) + named[2] if named else value
+def own_file_from_here(text: str) -> str:
+    """The same for `path/to/file.py:Name`."""
+    named = re.fullmatch(r"([^:\n]+\.py)(:[^\W\d]\w*)", text)
+    return from_here(named[1]) + named[2] if named else text
 
 
 Arguments = Annotated[JsonObject, BeforeValidator(with_numbers)]
@@ -60,6 +63,12 @@ CONTRADICTIONS_LATER = "contradictions later"
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
+    short_for: ClassVar[str | None] = None  # the setting that a text in place of the section stands for, as in `schedule: cosine`
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text_alone(cls, value: Json) -> Json:
+        return {cls.short_for: value} if cls.short_for and isinstance(value, str) else value
 
     @field_validator("*", mode="before")
     @classmethod
@@ -69,7 +78,7 @@ class Section(BaseModel):
             raise ValueError(
                 f"{str(value).lower()} is not what this setting takes: correct it, and put a word that YAML reads as true or false, such as yes or no, into quotes"
             )
-        return with_own_files_from_here(value)  # spelt otherwise, it is the same, and nothing runs again
+        return with_texts(value, own_file_from_here)  # spelt otherwise, it is the same, and nothing runs again
 
     def contradictions(self) -> Iterator[str]:
         """Settings that contradict each other, each with what to do about it."""
@@ -82,6 +91,17 @@ class Section(BaseModel):
             for problem in self.contradictions():
                 raise ValueError(problem)
         return self
+
+
+def sections_in(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
+    """All sections in it, each with its place, and then itself."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else [(None, value)]
+        for key, each in inner:
+            if isinstance(each, Section):
+                yield from sections_in(each, ".".join(str(part) for part in (path, name, key) if part not in ("", None)))
+    yield path, section
 
 
 # for `exclude_if` of settings that were added later: with these defaults they change no result, and make none stale
@@ -100,10 +120,6 @@ def is_empty(value: dict[str, object]) -> bool:
 class Use(Section):
     """A class or function, and the arguments it is called with."""
 
+    short_for = "use"
     use: str = Field(description="a short name, `package.module.Class`, or `path/to/file.py:Class`")
     arguments: Arguments = Field({}, description="keyword arguments for it")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_alone(cls, value: Json) -> Json:
-        return {"use": value} if isinstance(value, str) else value  # `schedule: cosine`

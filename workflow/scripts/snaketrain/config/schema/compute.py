@@ -5,13 +5,12 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from snaketrain.config.node_counts import NodeCounts
 from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Section
+from snaketrain.config.sizes import NodeCounts
 from snaketrain.runtime.credentials import is_sure_name
 from snaketrain.runtime.secret_forms import without_secrets
-from snaketrain.runtime.strict_json import Json
 
 # --- The environment of a training's processes on each node: variables and a container.
 
@@ -47,6 +46,7 @@ def environment_problems(environment: Mapping[str, str]) -> Iterator[str]:
 class Container(Section):
     """The container in which training and evaluation run."""
 
+    short_for = "image"
     image: str = Field(description="a file such as `image.sif`, or whatever else the runtime takes", min_length=1)
     runtime: Literal["apptainer", "singularity", "pyxis"] = Field(
         "apptainer", description="what starts it; `pyxis` is the plugin of SLURM that adds `srun --container-image`"
@@ -55,11 +55,6 @@ class Container(Section):
         [], description="further folders to bind, as `/data` or `/data:/mnt:ro`; the working directory and this project are always bound"
     )
     python: str = Field("python3", description="the Python inside, with the packages of requirements.lock", min_length=1)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _image_alone(cls, value: Json) -> Json:
-        return {"image": value} if isinstance(value, str) else value  # `container: image.sif`
 
     def contradictions(self) -> Iterator[str]:
         for name in ("image", "python"):

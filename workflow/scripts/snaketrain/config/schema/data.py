@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from snaketrain.config.schema.base import Fraction, Name, Positive, Section, Seed, is_null
+from snaketrain.config.schema.base import Fraction, Name, OneOrMore, Positive, Section, Seed, is_null
 from snaketrain.config.schema.model import Examples, Source
 from snaketrain.data.cells import as_text
 from snaketrain.labels import label_kind, label_kinds
-from snaketrain.runtime.strict_json import Json
 
 if TYPE_CHECKING:
     LabelKindName = str
@@ -72,7 +71,9 @@ class Data(Section):
     )
     encoding: str = Field("utf-8", description="of the text files")
     columns: list[str] | None = Field(None, description="column names, for CSV and TSV files without a header line")
-    text: list[str] = Field(["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2)
+    text: Annotated[list[str], OneOrMore] = Field(
+        ["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2
+    )
     messages: str | None = Field(
         None,
         exclude_if=is_null,
@@ -183,11 +184,6 @@ class Data(Section):
         """The setting that names the column of a text, by its name in the prepared data."""
         return "target" if name == "target" else "messages" if self.messages else "text"
 
-    @field_validator("text", mode="before")
-    @classmethod
-    def _one_column(cls, value: Json) -> Json:
-        return [value] if isinstance(value, str) else value
-
     @field_validator("text", "columns", "fields")
     @classmethod
     def _each_once(cls, value: list[str] | None) -> list[str] | None:
@@ -296,3 +292,17 @@ class Data(Section):
             yield f"`end_token` is for language modelling, but `label` names a column ({self.label}): remove one of them"
         if self.max_length is None:
             yield "`max_length` is null, which is for language modelling, where `label` is null: give a number of tokens"
+
+
+def stream_data_problems(data: Data) -> Iterator[str]:
+    """Settings that contradict a stream: a dataset class without a length and without indices."""
+    use = data.train.use if data.train else None
+    if data.dev is None:
+        yield f"data.dev: is missing, and nothing can be split off from data.train, since {use} is a stream. Name a dataset class with a length."
+    if data.test is None and data.test_fraction:
+        yield (
+            f"data.test: is missing, and nothing can be split off from data.train, since {use} is a stream. Name a dataset class with a length, "
+            "or set data.test_fraction to 0."
+        )
+    if data.limit_train is not None:
+        yield f"data.limit_train: has no meaning for {use}, which is a stream. Remove it: train.steps limits what is read."

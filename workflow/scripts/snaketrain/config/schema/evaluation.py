@@ -4,14 +4,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from snaketrain.config.schema.base import CONTRADICTIONS_LATER, LARGEST, NotNegative, Positive, Section, is_empty, is_null, is_one
+from snaketrain.config.schema.base import LARGEST, NotNegative, OneOrMore, Positive, Section, is_empty, is_null, is_one
 from snaketrain.config.schema.data import CellByColumn, Data, NameByLabel
 from snaketrain.config.schema.model import Examples, Source
 from snaketrain.config.schema.train import Metrics, Train
 from snaketrain.labels import label_kind
-from snaketrain.runtime.strict_json import Json
 
 # --- How text is generated where a model's answers are compared with references.
 
@@ -99,17 +98,14 @@ class Evaluate(Section):
 class ReadFiles(Section):
     """How rows are read, where that differs from the training data."""
 
-    text: list[str] | None = Field(None, description="the columns of the text, as many as in `data.text`; null: the same", max_length=2)
+    text: Annotated[list[str] | None, OneOrMore] = Field(
+        None, description="the columns of the text, as many as in `data.text`; null: the same", max_length=2
+    )
     format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] | None = Field(None, description="null: as `data.format`")
     encoding: str | None = Field(None, description="null: as `data.encoding`")
     columns: list[str] | None = Field(
         None, description="column names, for CSV and TSV files without a header line; null: as `data.columns`; []: there is a header line"
     )
-
-    @field_validator("text", mode="before")
-    @classmethod
-    def _one_column(cls, value: Json) -> Json:
-        return [value] if isinstance(value, str) else value
 
     @property
     def differences(self) -> dict[str, object]:
@@ -141,7 +137,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # of files, and part of a 
 class ReadInputs(ReadFiles):
     """How the rows of unlabelled files are read, where that differs from the training data."""
 
-    text: list[str] | None = Field(
+    text: Annotated[list[str] | None, OneOrMore] = Field(
         None,
         description="the columns of the text, as many as in `data.text`, or the column of the chats. If the model was trained on prompts with answers: the "
         "column of the prompts, to generate answers, or both columns, to get the loss of given answers. null: as in `data`, without the answers",
@@ -218,7 +214,7 @@ class EvaluationSet(ReadFiles, Examples):
 
     @property
     def examples(self) -> Examples:
-        return Examples.model_validate({name: getattr(self, name) for name in Examples.model_fields}, context=CONTRADICTIONS_LATER)
+        return Examples.model_construct(**{name: getattr(self, name) for name in Examples.model_fields})
 
     def reading(self, data: Data) -> Data:
         """The settings of the training data with these instead."""

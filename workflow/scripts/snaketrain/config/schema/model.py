@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, StrictStr, field_validator, model_validator
 
-from snaketrain.config.schema.base import CONTRADICTIONS_LATER, Arguments, Fraction, Name, Positive, Section, from_here, is_null
+from snaketrain.config.schema.base import Arguments, Fraction, Name, Positive, Section, from_here, is_null
 from snaketrain.runtime.strict_json import Json
 
 # --- Where files and examples come from.
@@ -65,7 +65,7 @@ class Source(Section):
     @property
     def source(self) -> "Source":
         """Just where the files are, without the settings of a derived class."""
-        return Source.model_validate({name: getattr(self, name) for name in Source.model_fields}, context=CONTRADICTIONS_LATER)
+        return Source.model_construct(**{name: getattr(self, name) for name in Source.model_fields})
 
     @field_validator("sha256")
     @classmethod

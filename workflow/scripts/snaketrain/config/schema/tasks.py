@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import Field
 
-from snaketrain.config.errors import expectation, nearest
+from snaketrain.config.errors import nearest, problems_of
 from snaketrain.config.schema import Metric as AnyMetric
 from snaketrain.config.schema import Use
 from snaketrain.config.schema.base import LARGEST, Fraction, Section
@@ -15,6 +14,8 @@ from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.metric_names import Modes, declared_mode
 
 # --- The arguments of `tasks/text_classification.py` as a class: how the loss weighs examples. Nothing here imports torch.
+
+CHECKED_BY_CLASS = ("module", "text_classification")  # tasks whose arguments are declared here
 
 ClassWeight = Annotated[float, Field(ge=0, le=LARGEST)]
 
@@ -128,19 +129,4 @@ class ModuleSettings(Section):
 
 def problems(arguments: JsonObject, settings: type[Section] = ModuleSettings) -> list[str]:
     """All errors in the arguments of a task, each with its path."""
-    try:
-        settings.model_validate(arguments)
-    except ValidationError as error:
-        return [_problem(item, settings) for item in error.errors()]
-    return []
-
-
-def _problem(item: ErrorDetails, settings: type[Section]) -> str:
-    path = ".".join(["train.task.arguments", *map(str, item["loc"])])
-    if item["type"] == "extra_forbidden":
-        inner = (Loss, Regulariser, Metric) if settings is ModuleSettings else ()
-        known = {name for section in (settings, *inner) for name in section.model_fields}
-        return f"{path}: no such argument{nearest(str(item['loc'][-1]), sorted(known))}"
-    if item["type"] == "missing":
-        return f"{path}: is missing, and has no default. See config/README.md for what it means."
-    return f"{path}: {expectation(item)}."
+    return problems_of(settings, arguments, "train.task.arguments", "argument")

@@ -197,3 +197,10 @@ class Train(Section):
         matches = [group.match for group in self.groups if group.dimensions is None]
         if twice := sorted({pattern for pattern in matches if matches.count(pattern) > 1}):
             yield f"`groups` has two entries with `match` {twice[0]!r}, and only the first would apply: keep one"
+
+
+def stream_training_problems(train: Train) -> Iterator[str]:
+    if train.steps is None:
+        yield "train.steps: is missing. data.train is a stream, which has no length: say for how many steps it trains, instead of train.epochs."
+    if train.batch_tokens is not None:
+        yield "train.batch_tokens: needs lengths, which data.train does not have, since it is a stream. Use train.batch_size."

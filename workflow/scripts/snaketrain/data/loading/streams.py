@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from snaketrain.config.schema import Train
-from snaketrain.config.schema.streams import stream_training_problems
+from snaketrain.config.schema.train import stream_training_problems
 from snaketrain.data.loading.training_data import BadItem, Batch, Collating, reproducible, seed_all
 
 # --- Where a stream is: what checkpoints save of it, and whether it really resumes there.

@@ -15,9 +15,9 @@ from pathlib import Path
 from snaketrain.config.references import NotFound
 from snaketrain.config.schema import Settings
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
-from snaketrain.orchestration.inspection.strategy_declarations import strategy_files
 from snaketrain.orchestration.names import data_name
 from snaketrain.orchestration.own_files import class_files, dataset_classes
+from snaketrain.orchestration.strategy_declarations import strategy_files
 from snaketrain.runtime.manifests import digest, read_if_intact, write_checked
 from snaketrain.runtime.strict_json import JsonObject
 

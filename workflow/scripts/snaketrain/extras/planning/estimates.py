@@ -4,8 +4,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from snaketrain.checking.data import NotPlannable, fetched_or_local, planned_data
-from snaketrain.checking.modules import planned_model
+from snaketrain.checking.planned import NotPlannable, fetched_or_local, planned_data, planned_model
 from snaketrain.config.schema import Compute, Settings
 from snaketrain.extras.planning.footprints import Footprint
 from snaketrain.extras.planning.tracing import footprint

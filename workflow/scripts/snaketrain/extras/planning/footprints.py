@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from snaketrain.config.schema import Settings
-from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
+from snaketrain.orchestration.strategy_declarations import strategy_info
 from snaketrain.strategies.base import MicroBatches
 from snaketrain.strategies.pipeline import owners
 

@@ -62,7 +62,7 @@ def with_gpu(run: Settings, gib: float | None) -> Settings:
 
 def plan(runs: dict[str, Settings], args: argparse.Namespace) -> int:
     """Print the plans; 1 if a run cannot be planned or does not fit."""
-    from snaketrain.checking.data import NotPlannable
+    from snaketrain.checking.planned import NotPlannable
     from snaketrain.extras.planning import page
     from snaketrain.extras.planning.estimates import Estimate, plan_run
     from snaketrain.extras.planning.proposals import proposal

@@ -10,7 +10,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from snaketrain.checking.data import NotPlannable
+from snaketrain.checking.planned import NotPlannable
 from snaketrain.config.schema import Settings
 from snaketrain.extras.planning.estimates import plan_run
 from snaketrain.extras.planning.page import figures

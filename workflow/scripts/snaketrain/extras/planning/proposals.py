@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from snaketrain.checking.data import NotPlannable
+from snaketrain.checking.planned import NotPlannable
 from snaketrain.config.schema import Settings
 from snaketrain.extras.planning.estimates import Estimate, processes_of
-from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors, strategy_info
+from snaketrain.orchestration.strategy_declarations import strategy_errors, strategy_info
 from snaketrain.runtime.strict_json import JsonObject
 
 GPUS_OF_A_NODE = 8

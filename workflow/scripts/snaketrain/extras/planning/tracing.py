@@ -5,17 +5,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from snaketrain.checking.data import PlannedData, Shares, largest_shares
-from snaketrain.checking.fake_world import fake_world, without_values
-from snaketrain.checking.modules import PlannedModel, adapt, cut, depth_of
+from snaketrain.checking.planned import PlannedData, PlannedModel, adapt
+from snaketrain.checking.trying import fake_world, without_values
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Train
+from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.extras.planning.footprints import Footprint, Pipeline, Work, World, combined
 from snaketrain.extras.planning.ledger import Ledger
@@ -25,13 +26,27 @@ from snaketrain.strategies.base import MicroBatches, Strategy
 from snaketrain.strategies.mesh import Mesh
 from snaketrain.strategies.pipeline import Pipelined
 from snaketrain.strategies.shards import local_optimizer
+from snaketrain.training.batch_limits import BatchLimits
 from snaketrain.training.building import build, make_task, make_train_state, start_strategy
 from snaketrain.training.checkpoints.rank_state import averaged_tensors
+from snaketrain.training.plan import Plan, batches_of
 from snaketrain.training.state import TrainState
 from snaketrain.training.step import take_step
 from snaketrain.training.weight_average import WeightAverage, begun
 
 STEPS = 2  # the optimizer has a state from the second on, and DTensor has found its shardings
+MOST_BATCHES = 20_000  # that are looked at
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What one process computes of the largest batch of a training, microbatch by microbatch, and of the largest of an evaluation."""
+
+    training: list[tuple[MicroBatch, Batch]]
+    evaluation: Batch | None
+    examples: int  # of the whole batch
+    steps: int | None  # of the whole training; unknown before the data is prepared, unless the settings say it
+    mean_size: float  # of the batches of an epoch, of that of the largest
 
 
 @dataclass(frozen=True)
@@ -216,3 +231,77 @@ def saved(state: TrainState) -> tuple[float, float]:
             kept += parameter.numel()
             optimizer_state += sum(value.numel() * value.element_size() for value in values.values() if isinstance(value, Tensor))
     return weights, optimizer_state * (trained / kept if kept else 0.0)
+
+
+# --- the largest batches
+
+
+def largest_shares(run: Settings, data: PlannedData, data_parallel_size: int) -> Shares:
+    """Of the batches of the first epoch."""
+    train = run.train
+    if data.assumed:  # how many batches an epoch has is not known
+        planned, steps = batches_of(train, data.train.lengths), train.steps
+    else:
+        plan = Plan.of(train, data.train.lengths)
+        planned, steps = plan.batches, plan.steps
+    # a stream shows no lengths: its first batch stands for all
+    lengths = np.ones(train.batch_size, int) if data.train.lengths is None else np.maximum(data.train.lengths[:], 1)
+    looked_at = 1 if data.train.lengths is None else MOST_BATCHES
+    number_of_batches = min(planned.count(0), looked_at, *([steps] if steps is not None else []))
+    batches = [planned.batch(0, number) for number in range(number_of_batches)]
+    sizes = [_size(batch, lengths, train.packing) for batch in batches]
+    largest = batches[int(np.argmax(sizes))]
+    # ranks take turns in order of length, so that the last has the longest examples, and the first may have one more
+    ranks = [shard_batch(largest, train.accumulate, rank, data_parallel_size) for rank in sorted({0, data_parallel_size - 1})]
+    share = max(ranks, key=lambda microbatches: sum(_size(np.array(each.ids), lengths, train.packing) for each in microbatches))
+    return Shares(
+        [(microbatch, data.train.batch(microbatch.ids, 0)) for microbatch in share], _evaluated(run, data, data_parallel_size),
+        len(largest), steps, float(np.mean(sizes) / max(sizes)),
+    )  # fmt: skip
+
+
+def _size(ids: np.ndarray, lengths: np.ndarray, packing: bool) -> int:
+    return int(lengths[ids].sum() if packing else len(ids) * lengths[ids].max())
+
+
+def _evaluated(run: Settings, data: PlannedData, data_parallel_size: int) -> Batch | None:
+    """The first batch of an evaluation, which has the longest examples."""
+    if not len(data.dev):
+        return None
+    limits = BatchLimits.of(run.train, run.train.accumulate, data_parallel_size)
+    first = in_order(data.dev.lengths, *limits.over(data_parallel_size))[0]
+    (microbatch,) = shard_batch(first, 1, 0, data_parallel_size)
+    return data.dev.batch(microbatch.ids)
+
+
+# --- depth
+
+
+def depth_of(modules: dict[str, nn.Module]) -> int | None:
+    """How many equal blocks the modules have; None where they have none, or lists of different ones or of different lengths."""
+    lists = [found for module in modules.values() for found in block_lists(module)]
+    depths = {len(found) for found in lists}
+    alike = all(_shapes(block) == _shapes(found[0]) for found in lists for block in found)
+    kinds = {kind for module in modules.values() for kind in getattr(getattr(module, "config", None), "layer_types", None) or ()}
+    return depths.pop() if len(depths) == 1 and alike and len(kinds) <= 1 else None
+
+
+def cut(modules: dict[str, nn.Module], depth: int) -> None:
+    """Keep only the first blocks."""
+    for module in modules.values():
+        for found in block_lists(module):
+            del found[depth:]
+        config = getattr(module, "config", None)
+        if config is not None and hasattr(config, "num_hidden_layers"):
+            config.num_hidden_layers = depth
+
+
+def block_lists(module: nn.Module) -> list[nn.ModuleList]:
+    """The outermost lists of modules with parameters, whose entries are what `models.blocks.blocks` returns."""
+    if isinstance(module, nn.ModuleList) and len(module) > 1:
+        return [module] if any(True for _ in module.parameters()) else []
+    return [found for child in module.children() for found in block_lists(child)]
+
+
+def _shapes(block: nn.Module) -> list[tuple[str, torch.Size]]:
+    return [(name, parameter.shape) for name, parameter in block.named_parameters()]

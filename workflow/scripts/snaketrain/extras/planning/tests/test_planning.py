@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from pipeline.workspace import configuration, snakemake, write_configuration
 
-from snaketrain.checking.data import NotPlannable, largest_shares, planned_data
-from snaketrain.checking.modules import _published, planned_model
+from snaketrain.checking.planned import NotPlannable, _published, planned_data, planned_model
 from snaketrain.config.schema import Settings, Use
 from snaketrain.extras.planning import page
 from snaketrain.extras.planning.estimates import Estimate, plan_run
@@ -16,7 +15,7 @@ from snaketrain.extras.planning.footprints import World
 from snaketrain.extras.planning.ledger import Ledger
 from snaketrain.extras.planning.proposals import candidates, described, proposal
 from snaketrain.extras.planning.rates import rate_of
-from snaketrain.extras.planning.tracing import step, trace, watched
+from snaketrain.extras.planning.tracing import largest_shares, step, trace, watched
 from snaketrain.training.building import build, make_task, make_train_state, start_strategy
 
 pytestmark = pytest.mark.lengthy

@@ -1,28 +1,32 @@
-"""The data that a plan is made for: the prepared data, or if there is none yet, texts as long as the settings allow."""
+"""What a plan and a trial are made for: prepared data, or texts as long as the settings allow; and the model, built from its configuration without its weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow
+import torch
+from safetensors import safe_open
+from torch import nn
 
-from snaketrain.config.schema import Data, Settings, Source
+from snaketrain.config.references import load
+from snaketrain.config.schema import LOADING_ARGUMENTS, Data, Model, Settings, Source
 from snaketrain.data.fetching import describe, named_files
-from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
 from snaketrain.data.loading.examples import facts_of, open_split, open_training
 from snaketrain.data.loading.streams import Stream
-from snaketrain.data.loading.training_data import Batch, TrainingData
+from snaketrain.data.loading.training_data import TrainingData
 from snaketrain.data.split_files import SplitWriter
 from snaketrain.data.tokenizer_files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
 from snaketrain.labels import label_kind
+from snaketrain.models.adapters import add_adapters
 from snaketrain.orchestration.names import data_name, source_name
 from snaketrain.runtime.manifests import Manifest, read_manifest
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.training.batch_limits import BatchLimits
-from snaketrain.training.plan import Plan, batches_of
 
+NOT_FIELDS = ("model_type", "transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path", "auto_map")
+SET_BY_DATA = ("id2label", "label2id", "num_labels", "problem_type")
+ALLOCATED = ("dtype", "torch_dtype")  # loading arguments by which parameters take other memory
 UNKNOWN_LENGTH = 1024  # tokens, where nothing is truncated
-MOST_BATCHES = 20_000  # that are looked at
 CLASSES = ["0", "1"]  # where the labels are not named
 
 
@@ -36,17 +40,6 @@ class PlannedData:
     dev: TrainingData
     facts: JsonObject
     assumed: str = ""  # what was assumed of data that is not prepared yet
-
-
-@dataclass(frozen=True)
-class Shares:
-    """What one process computes of the largest batch of a training, microbatch by microbatch, and of the largest of an evaluation."""
-
-    training: list[tuple[MicroBatch, Batch]]
-    evaluation: Batch | None
-    examples: int  # of the whole batch
-    steps: int | None  # of the whole training; unknown before the data is prepared, unless the settings say it
-    mean_size: float  # of the batches of an epoch, of that of the largest
 
 
 def planned_data(run: Settings, results: Path, scratch: Path) -> PlannedData:
@@ -125,39 +118,68 @@ def _write(data: Data, names: list[str], texts: int, longest: int, path: Path) -
         file.write_batch(pyarrow.record_batch(columns, schema=writer.schema))
 
 
-def largest_shares(run: Settings, data: PlannedData, data_parallel_size: int) -> Shares:
-    """Of the batches of the first epoch."""
-    train = run.train
-    if data.assumed:  # how many batches an epoch has is not known
-        planned, steps = batches_of(train, data.train.lengths), train.steps
-    else:
-        plan = Plan.of(train, data.train.lengths)
-        planned, steps = plan.batches, plan.steps
-    # a stream shows no lengths: its first batch stands for all
-    lengths = np.ones(train.batch_size, int) if data.train.lengths is None else np.maximum(data.train.lengths[:], 1)
-    looked_at = 1 if data.train.lengths is None else MOST_BATCHES
-    number_of_batches = min(planned.count(0), looked_at, *([steps] if steps is not None else []))
-    batches = [planned.batch(0, number) for number in range(number_of_batches)]
-    sizes = [_size(batch, lengths, train.packing) for batch in batches]
-    largest = batches[int(np.argmax(sizes))]
-    # ranks take turns in order of length, so that the last has the longest examples, and the first may have one more
-    ranks = [shard_batch(largest, train.accumulate, rank, data_parallel_size) for rank in sorted({0, data_parallel_size - 1})]
-    share = max(ranks, key=lambda microbatches: sum(_size(np.array(each.ids), lengths, train.packing) for each in microbatches))
-    return Shares(
-        [(microbatch, data.train.batch(microbatch.ids, 0)) for microbatch in share], _evaluated(run, data, data_parallel_size),
-        len(largest), steps, float(np.mean(sizes) / max(sizes)),
-    )  # fmt: skip
+# --- the model
 
 
-def _size(ids: np.ndarray, lengths: np.ndarray, packing: bool) -> int:
-    return int(lengths[ids].sum() if packing else len(ids) * lengths[ids].max())
+@dataclass(frozen=True)
+class PlannedModel:
+    settings: Model  # without weights
+    weights: Path | None = None  # where their files are
+    dtype: torch.dtype | None = None  # in which they are loaded
 
 
-def _evaluated(run: Settings, data: PlannedData, data_parallel_size: int) -> Batch | None:
-    """The first batch of an evaluation, which has the longest examples."""
-    if not len(data.dev):
-        return None
-    limits = BatchLimits.of(run.train, run.train.accumulate, data_parallel_size)
-    first = in_order(data.dev.lengths, *limits.over(data_parallel_size))[0]
-    (microbatch,) = shard_batch(first, 1, 0, data_parallel_size)
-    return data.dev.batch(microbatch.ids)
+def planned_model(run: Settings, folder: Path | None) -> PlannedModel:
+    """`folder`: of the pretrained weights, of which only the configuration and names are read."""
+    model = run.model
+    if model.source is None or folder is None:
+        return PlannedModel(model.model_copy(update={"initial_weights": None}))
+    if "quantization_config" in model.arguments:
+        raise NotPlannable("model.arguments.quantization_config: quantized weights cannot be planned")
+    described = next(iter(sorted(folder.rglob("config.json"), key=lambda path: len(path.parts))), None)
+    if described is None:
+        raise NotPlannable(f"model.source: {folder} has no config.json")
+    given = {
+        name: value
+        for name, value in model.arguments.items()
+        if name not in (*ALLOCATED, *LOADING_ARGUMENTS) or name == "attn_implementation"
+    }
+    use, fields = _published(model.use, described.parent)
+    dtype = next((getattr(torch, str(model.arguments[name])) for name in ALLOCATED if name in model.arguments), None)
+    return PlannedModel(Model(use=use, arguments=fields | given), described.parent, dtype)
+
+
+def _published(use: str, folder: Path) -> tuple[str, JsonObject]:
+    """The class that loads the weights in a folder, and the fields in which their configuration differs from its defaults."""
+    from transformers import AutoConfig
+
+    cls = load(use)
+    config = (getattr(cls, "config_class", None) or AutoConfig).from_pretrained(folder, local_files_only=True)
+    if mapping := getattr(cls, "_model_mapping", None):  # of an Auto class
+        if type(config) not in mapping:
+            raise NotPlannable(f"model.use: {use} has no class for {type(config).__name__}")
+        found = mapping[type(config)]
+        cls = found[0] if isinstance(found, tuple) else found
+        use = f"transformers.{cls.__name__}"
+    known = {name for name in dir(type(config)()) if not name.startswith("_")}  # old files have fields that there are no longer
+    fields = {name: value for name, value in config.to_diff_dict().items() if name in known and name not in (*NOT_FIELDS, *SET_BY_DATA)}
+    return use, fields
+
+
+def adapt(module: nn.Module, run: Settings, planned: PlannedModel) -> nn.Module:
+    """What `from_pretrained` would do besides building: adapters, and the precision of the weights."""
+    if planned.dtype is not None:
+        module = module.to(planned.dtype)
+    if run.model.adapters:
+        add_adapters(module, run.model.adapters.model_dump(), _not_in_files(module, planned.weights))
+    return module
+
+
+def _not_in_files(module: nn.Module, folder: Path | None) -> list[str]:
+    """Parameters that the weights lack, such as those of a new head. Files may leave out the name of the base model."""
+    names: set[str] = set()
+    for file in sorted(folder.glob("*.safetensors")) if folder else ():
+        with safe_open(file, framework="pt") as opened:
+            names |= set(opened.keys())
+    prefix = f"{getattr(module, 'base_model_prefix', '')}."
+    known = names | {prefix + name for name in names} | {name.removeprefix(prefix) for name in names}
+    return [name for name, _ in module.named_parameters() if name not in known] if names else []

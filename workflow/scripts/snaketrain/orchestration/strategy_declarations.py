@@ -1,4 +1,4 @@
-"""What a strategy declares about itself, read from its file without importing torch, and whether a run's processes fit it."""
+"""What a strategy declares about itself, read from its file without importing torch, and whether the processes of a training and its evaluation fit it."""
 
 import ast
 import contextlib
@@ -10,10 +10,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
-from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, compile_error, is_used, mesh_shape, microbatch_error, option_errors
 from snaketrain.config.references import NotFound, find
-from snaketrain.config.schema import Settings, Train, Use
-from snaketrain.orchestration.inspection.definitions import class_attribute
+from snaketrain.config.schema import Compute, Settings, Train, Use
+from snaketrain.config.sizes import DIMENSIONS, InvalidShape, compile_error, is_used, mesh_shape, microbatch_error, option_errors
+from snaketrain.orchestration.definitions import class_attribute
 
 PACKAGE = "strategies"  # where short names are looked up
 # their update fails in torch 2.13 where a parameter is a DTensor; fairscale's flat parameters would make Adafactor another optimizer
@@ -33,7 +33,7 @@ class StrategyInfo(BaseModel):
     shards_model: StrictBool = False
     trains_adapters: StrictBool = True
     generates: StrictBool = True
-    degrees_fill_mesh: StrictBool = False  # whether its arguments are the degrees of a mesh: see `config/mesh_shape.py`
+    degrees_fill_mesh: StrictBool = False  # whether its arguments are the degrees of a mesh: see `config/sizes.py`
 
     def stages(self, arguments: Mapping[str, object], processes: int) -> int:
         """The processes of a pipeline, 1 without one."""
@@ -180,3 +180,42 @@ def mesh_error(arguments: Mapping[str, object], processes: int, setting: str) ->
 
 def degrees_in(arguments: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in arguments.items() if name in DIMENSIONS}
+
+
+def evaluation_compute(run: Settings) -> Compute:
+    """`compute` as it is for the evaluation.
+
+    One process by default: a job of one GPU starts sooner than one of whole nodes and wastes nothing, and most test sets take less
+    time than starting many processes. A sharded model may need all the GPUs that it was trained on.
+    """
+    compute, wanted, strategy = run.compute, run.compute.evaluation, run.train.strategy
+    if compute.evaluated_in_training_job:
+        return compute
+    given = {name: value for name, value in wanted or () if value is not None and name != "in_training_job"}
+    size: dict[str, object] = {}
+    info = strategy_info(strategy.use)
+    if not info.shards_model and not misfit(strategy, info, 1, compute.device):
+        size = {"nodes": "1", "processes": 1, "gpus": min(1, compute.gpus)}
+    if "processes" in given and compute.gpus:
+        size["gpus"] = given["processes"]
+    return compute.model_copy(update=size | given)
+
+
+def evaluation_errors(run: Settings) -> Iterator[str]:
+    """A size that contradicts itself, or that the strategy cannot run on."""
+    if not run.compute.evaluation:
+        return
+    try:
+        info, compute = strategy_info(run.train.strategy.use), evaluation_compute(run)
+    except InvalidDeclaration:  # reported by `strategy_errors`
+        return
+    for problem in compute.contradictions():
+        if problem not in run.compute.contradictions():
+            yield f"compute.evaluation: {problem}."
+    if (compute.nodes, compute.processes) == (run.compute.nodes, run.compute.processes):
+        return
+    for nodes in compute.node_counts:
+        unfit = misfit(run.train.strategy, info, nodes * compute.processes, compute.device, "compute.evaluation.processes")
+        if unfit:
+            yield f"{unfit}."
+            return
