@@ -222,6 +222,9 @@ def decodable(row: RawRow, setting: str, column: str, issues: DataIssues) -> str
     return text
 
 
+# --- The summary of prepared data, at the end of the log of the job that prepared it.
+
+
 def show(report: JsonObject) -> None:
     if "datasets" in report:
         for split, facts in report["splits"].items():
