@@ -22,7 +22,7 @@ from snaketrain.data.reading import check_columns, readable
 from snaketrain.data.reading import rows as read
 from snaketrain.data.split_files import SplitWriter, Spool, cases, in_batches, joined, progress, row_schema
 from snaketrain.data.splitting import SPLITS, Keys, among, assign, read_keys, repeated, splits_of
-from snaketrain.data.surveying import Survey, Surveyor, classes, nothing_usable, refuse_unusable_labels, text_hash
+from snaketrain.data.surveying import Survey, Surveyor, classes, text_hash
 from snaketrain.data.tokenizer import Tokenizer, token_schema
 from snaketrain.data.tokenizer_files import with_tokenizer
 from snaketrain.labels import label_kind
@@ -281,9 +281,7 @@ def _joined_rows(data: Data, parts: list[Manifest]) -> tuple[dict[str, int], Dat
                 surveyor.label_counts[label] += count
                 surveyor.first_locations.setdefault(label, location)
         rows[source] = sum(facts["rows"] for facts in of_source)
-        if not any(facts["labelled"] for facts in of_source):
-            raise nothing_usable(source, rows[source], surveyor.issues)
-        refuse_unusable_labels(source, data, rows[source], surveyor.issues)
+        surveyor.refuse_unusable(rows[source], any(facts["labelled"] for facts in of_source))
         if source == "train" and data.labels is None:
             surveyor.report_single_rows()
         issues.merge(surveyor.issues)
