@@ -88,13 +88,7 @@ class SplitPart(NamedTuple):
 
 
 def prepare(
-    data: Data,
-    files: dict[str, list[Path]],
-    root: Path,
-    tokenizer: Path,
-    output: Path,
-    cores: int = 1,
-    trained_on: TrainedOn | None = None,
+    data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Path, output: Path, cores: int = 1, trained_on: TrainedOn | None = None
 ) -> tuple[JsonObject, DataIssues]:
     """Write `train.arrow`, `dev.arrow` and `test.arrow`, or an evaluation set's `test.arrow` alone if it is known what was trained on.
 
@@ -130,9 +124,8 @@ def _write(
             hashes = {"train": trained_on.hashes, "dev": trained_on.selecting} | {split: part.hashes for split, part in parts.items()}
             leaks = [(f"leaked_{split}", split, "train") for split in parts if split != "train"]
             repetitions = [*([DUPLICATE] if "train" in parts else []), *leaks, *([TEST_IN_DEV] if "test" in parts else [])]
-            _report_repetitions(
-                repetitions, lambda split: [Keys.of(hashes[split].view(numpy.uint64))], lambda split, rows: parts[split].cases(rows), issues
-            )
+            keys = {split: [Keys.of(of_split.view(numpy.uint64))] for split, of_split in hashes.items()}
+            _report_repetitions(repetitions, keys.__getitem__, lambda split, rows: parts[split].cases(rows), issues)
             report_untrained({split: label_counts(writer) for split, writer in writers.items()}, trained_on, issues)
     splits = {split: writer.facts() for split, writer in writers.items()}
     rows = {source: found.rows for source, found in surveys.items()}
@@ -140,14 +133,9 @@ def _write(
 
 
 def _surveys(
-    data: Data,
-    files: dict[str, list[Path]],
-    root: Path,
-    spools: dict[str, Spool],
-    tokenizer: Tokenizer,
-    issues: DataIssues,
+    data: Data, files: dict[str, list[Path]], root: Path, spools: dict[str, Spool], tokenizer: Tokenizer, issues: DataIssues,
     trained_on: TrainedOn | None,
-) -> dict[str, Survey]:
+) -> dict[str, Survey]:  # fmt: skip
     """Read each source into its spool, and survey its rows."""
     surveys: dict[str, Survey] = {}
     known = set(data.labels) if data.labels is not None else None
