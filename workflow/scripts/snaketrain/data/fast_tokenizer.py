@@ -109,6 +109,8 @@ def _normalizer(library: LibraryTokenizer) -> Callable[[str], str]:
     return library.normalizer.normalize_str if library.normalizer else str
 
 
+# --- Whole examples: truncated, with special tokens, and compared with the plain tokenizer by samples.
+
 CHARACTERS_PER_TOKEN = 6  # of a text for each token that is kept; most languages' tokens have fewer
 SPARE_TOKENS = 16  # beyond those that are kept, so that how the text continues cannot change them
 SAMPLE_BYTES = 20_000  # of each batch's texts that the plain tokenizer encodes as well: some 1 % of a full one

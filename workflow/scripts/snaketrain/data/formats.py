@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet
 
 
+# --- Slices of large files, so that several jobs can read one: text between its lines, and Parquet between its row groups.
+
 SLICE_BYTES = 1 << 28
 MOST_SLICES = 100  # of a file: whoever reads one counts the lines before it
 BLOCK = 1 << 20
@@ -75,6 +77,8 @@ def _next_line(file: BufferedReader, position: int) -> int:
     return 0
 
 
+# --- Files of another kind than their names or the settings say.
+
 LOOKED_AT = 4096  # bytes
 MARKS = {
     codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
@@ -130,6 +134,8 @@ def _is_utf8(head: bytes) -> bool:
         return False
     return True
 
+
+# --- The rows of a file.
 
 LONGEST = 2**28  # characters of one text: more would not fit into a batch's column
 

@@ -22,7 +22,7 @@ from snaketrain.data.reading import check_columns, readable
 from snaketrain.data.reading import rows as read
 from snaketrain.data.split_files import SplitWriter, Spool, cases, in_batches, joined, progress, row_schema
 from snaketrain.data.splitting import SPLITS, Keys, among, assign, read_keys, repeated, splits_of
-from snaketrain.data.surveying import Survey, Surveyor, classes, nothing_usable, refuse_unusable_labels, text_hash
+from snaketrain.data.surveying import Survey, Surveyor, classes, text_hash
 from snaketrain.data.tokenizer import Tokenizer, token_schema
 from snaketrain.data.tokenizer_files import with_tokenizer
 from snaketrain.labels import label_kind
@@ -88,13 +88,7 @@ class SplitPart(NamedTuple):
 
 
 def prepare(
-    data: Data,
-    files: dict[str, list[Path]],
-    root: Path,
-    tokenizer: Path,
-    output: Path,
-    cores: int = 1,
-    trained_on: TrainedOn | None = None,
+    data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Path, output: Path, cores: int = 1, trained_on: TrainedOn | None = None
 ) -> tuple[JsonObject, DataIssues]:
     """Write `train.arrow`, `dev.arrow` and `test.arrow`, or an evaluation set's `test.arrow` alone if it is known what was trained on.
 
@@ -130,9 +124,8 @@ def _write(
             hashes = {"train": trained_on.hashes, "dev": trained_on.selecting} | {split: part.hashes for split, part in parts.items()}
             leaks = [(f"leaked_{split}", split, "train") for split in parts if split != "train"]
             repetitions = [*([DUPLICATE] if "train" in parts else []), *leaks, *([TEST_IN_DEV] if "test" in parts else [])]
-            _report_repetitions(
-                repetitions, lambda split: [Keys.of(hashes[split].view(numpy.uint64))], lambda split, rows: parts[split].cases(rows), issues
-            )
+            keys = {split: [Keys.of(of_split.view(numpy.uint64))] for split, of_split in hashes.items()}
+            _report_repetitions(repetitions, keys.__getitem__, lambda split, rows: parts[split].cases(rows), issues)
             report_untrained({split: label_counts(writer) for split, writer in writers.items()}, trained_on, issues)
     splits = {split: writer.facts() for split, writer in writers.items()}
     rows = {source: found.rows for source, found in surveys.items()}
@@ -140,14 +133,9 @@ def _write(
 
 
 def _surveys(
-    data: Data,
-    files: dict[str, list[Path]],
-    root: Path,
-    spools: dict[str, Spool],
-    tokenizer: Tokenizer,
-    issues: DataIssues,
+    data: Data, files: dict[str, list[Path]], root: Path, spools: dict[str, Spool], tokenizer: Tokenizer, issues: DataIssues,
     trained_on: TrainedOn | None,
-) -> dict[str, Survey]:
+) -> dict[str, Survey]:  # fmt: skip
     """Read each source into its spool, and survey its rows."""
     surveys: dict[str, Survey] = {}
     known = set(data.labels) if data.labels is not None else None
@@ -281,9 +269,7 @@ def _joined_rows(data: Data, parts: list[Manifest]) -> tuple[dict[str, int], Dat
                 surveyor.label_counts[label] += count
                 surveyor.first_locations.setdefault(label, location)
         rows[source] = sum(facts["rows"] for facts in of_source)
-        if not any(facts["labelled"] for facts in of_source):
-            raise nothing_usable(source, rows[source], surveyor.issues)
-        refuse_unusable_labels(source, data, rows[source], surveyor.issues)
+        surveyor.refuse_unusable(rows[source], any(facts["labelled"] for facts in of_source))
         if source == "train" and data.labels is None:
             surveyor.report_single_rows()
         issues.merge(surveyor.issues)

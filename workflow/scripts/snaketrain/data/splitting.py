@@ -101,7 +101,8 @@ def among(parts: Sequence[Keys], others: Sequence[Keys], most: int) -> tuple[int
     count = max(_count(parts), _count(others))
     found, first = 0, list[int]()
     for (keys, positions), (known, _) in zip(_ranges(parts, count), _ranges(others, count), strict=True):
-        there = positions[numpy.isin(keys, known)]
+        ordered = numpy.sort(known)  # `numpy.isin` would sort all of them together
+        there = positions[numpy.searchsorted(ordered, keys, "left") < numpy.searchsorted(ordered, keys, "right")]
         found, first = found + len(there), sorted([*first, *numpy.sort(there)[:most].tolist()])[:most]
     return found, first
 

@@ -70,7 +70,7 @@ class Surveyor:
 
     def examples(self, rows: Iterable[RawRow]) -> Iterator[Example]:
         """The rows with a text, without unusable labels."""
-        for example in examples(rows, self.data, self.issues):
+        for example in self._with_text(rows):
             state = self._state(example)
             if state in (MISSING, UNKNOWN):
                 kind = "missing_label" if state == MISSING else self.parser.data_issue
@@ -83,15 +83,24 @@ class Surveyor:
             self.labels.append(state)
             yield example
 
+    def _with_text(self, rows: Iterable[RawRow]) -> Iterator[Example]:
+        data, issues = self.data, self.issues
+        for row in rows:
+            texts = tuple([decodable(row, data.setting_of(name), column, issues) for name, column in data.text_columns.items()])
+            if data.messages and texts[0] and not is_answered(texts[0]):
+                issues.add("no_answer", row.location, texts[0])
+            elif all(map(str.strip, texts)):
+                yield Example(row.file, row.line, texts, cell("label", row, data.label, self.parser.parse) if data.label else None)
+            else:
+                issues.add("empty_text", row.location)
+
     def survey(self, issues: DataIssues) -> Survey:
         """The result, once all examples have passed."""
         states = numpy.array(self.labels, numpy.int8)
         withheld = self.source != "train" and not (states == VALID).any()
         states[states == WITHHELD] = MISSING if withheld else VALID
         found = Survey(numpy.frombuffer(self.hashes, numpy.int64), states, self.label_counts, self.rows)
-        if not found.usable.any():
-            raise nothing_usable(self.source, self.rows, self.issues)
-        refuse_unusable_labels(self.source, self.data, self.rows, self.issues)
+        self.refuse_unusable(self.rows, bool(found.usable.any()))
         if self.source == "train" and self.data.labels is None:
             self.refuse_headers()
             self.report_single_rows()
@@ -103,6 +112,21 @@ class Surveyor:
     def rows(self) -> int:
         """All that were read, with those without a text."""
         return len(self.labels) + self.issues.counts["empty_text"] + self.issues.counts["no_answer"]
+
+    def refuse_unusable(self, rows: int, any_usable: bool) -> None:
+        """Refuse to drop more than a few rows. The check before any job reads only the beginning of large files."""
+        if not any_usable:
+            reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.issues.counts.items()) or "none kept by `where`"
+            raise BadData(
+                f"data.{self.source}: no usable example among its {rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`."
+            )
+        kind = self.parser.data_issue
+        if (count := self.issues.counts[kind]) > TOLERATED_LABELS + RARE * rows:
+            setting, reason = ("labels", "is not listed") if kind == "unknown_label" else ("label", "cannot be used")
+            raise BadData(
+                f"data.{setting}: {count} of the {rows} rows of {self.source} have a label that {reason}, such as {self.issues.examples[kind][0]}. Only "
+                f"rare ones are dropped: {'add the others' if setting == 'labels' else 'name another column'}, or remove their rows from the files."
+            )
 
     def report_single_rows(self) -> None:
         single = [name for name, count in self.label_counts.items() if count == 1]
@@ -140,34 +164,6 @@ class Surveyor:
                 f"data.label: {self.source} has more than {MOST_CLASSES} different values in column {self.data.label!r}: "
                 "these are not classes. Name another column, or `label: null` for language modelling."
             )
-
-
-def examples(rows: Iterable[RawRow], data: Data, issues: DataIssues) -> Iterator[Example]:
-    parser = label_kind(data.label_kind).parser(data)
-    for row in rows:
-        texts = tuple([decodable(row, data.setting_of(name), column, issues) for name, column in data.text_columns.items()])
-        if data.messages and texts[0] and not is_answered(texts[0]):
-            issues.add("no_answer", row.location, texts[0])
-        elif all(map(str.strip, texts)):
-            yield Example(row.file, row.line, texts, cell("label", row, data.label, parser.parse) if data.label else None)
-        else:
-            issues.add("empty_text", row.location)
-
-
-def nothing_usable(source: str, rows: int, issues: DataIssues) -> BadData:
-    reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in issues.counts.items()) or "none kept by `where`"
-    return BadData(f"data.{source}: no usable example among its {rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`.")
-
-
-def refuse_unusable_labels(source: str, data: Data, rows: int, issues: DataIssues) -> None:
-    """Refuse to drop more than a few rows. The check before any job reads only the beginning of large files."""
-    kind = label_kind(data.label_kind).parser(data).data_issue
-    if (count := issues.counts[kind]) > TOLERATED_LABELS + RARE * rows:
-        setting, reason = ("labels", "is not listed") if kind == "unknown_label" else ("label", "cannot be used")
-        raise BadData(
-            f"data.{setting}: {count} of the {rows} rows of {source} have a label that {reason}, such as {issues.examples[kind][0]}. Only rare ones are "
-            f"dropped: {'add the others' if setting == 'labels' else 'name another column'}, or remove their rows from the files."
-        )
 
 
 def text_hash(texts: Iterable[str]) -> int:
@@ -220,6 +216,9 @@ def decodable(row: RawRow, setting: str, column: str, issues: DataIssues) -> str
         text = text.encode("utf-8", "replace").decode()
         issues.add("bad_encoding", row.location, text)
     return text
+
+
+# --- The summary of prepared data, at the end of the log of the job that prepared it.
 
 
 def show(report: JsonObject) -> None:

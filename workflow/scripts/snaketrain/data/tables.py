@@ -1,4 +1,4 @@
-"""The rows of CSV and TSV files. Rows with more or fewer fields than the header are reported."""
+"""The rows of CSV and TSV files, of which those with more or fewer fields than the header are reported, and of JSON files."""
 
 import csv
 import json
@@ -116,6 +116,8 @@ def _header(
         )
     return columns, chain([(number, fields)] if fields else [], rows)
 
+
+# --- The rows of a JSON file: an object on each line, or an array of objects.
 
 CHARACTERS = 2**16  # of an array that are read at once; more where an object, or a line, is longer
 SPACE = re.compile(r"\s*")

@@ -147,6 +147,8 @@ def source_and_target(data: Data) -> tuple[Data, Data]:
     return source, data.model_copy(update={"target": None, "max_length": data.max_target_length})
 
 
+# --- Chats.
+
 Render: TypeAlias = Callable[..., tuple[list[str], list[list[tuple[int, int]]]]]
 MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 

@@ -41,77 +41,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as LibraryTokenizer
 
 
-PROCESSES_FROM_BYTES = 2_000_000  # of texts: for more than that, starting processes pays off
-MAX_PROCESSES = 4  # more would wait for the one that reads and writes
-
-
-class ParallelTokenizer:
-    """Encodes texts while others are read or written: in a thread, and for large data in processes, each with a tokenizer of its own.
-
-    Python runs only one thread at a time, but a process takes a second to start. All together use at most `cores`.
-    """
-
-    def __init__(self, make: Callable[[], BatchTokenizer], cores: int = 1):
-        self.make, self.cores, self.count = make, cores, min(cores - 1, MAX_PROCESSES)
-        self.thread, self.tokenizer, self.given_bytes = ThreadPoolExecutor(1), make(), 0
-        self.processes: ProcessPoolExecutor | None = None
-        self.started: Future[None] | None = None  # the processes
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for executor in filter(None, (self.thread, self.processes)):
-            executor.shutdown(cancel_futures=True)
-
-    def encode(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        pending: deque[tuple[pyarrow.RecordBatch, Future[pyarrow.RecordBatch]]] = deque()
-        ahead = self.count + 1  # batches in progress before the first must be ready
-        try:
-            for batch in batches:
-                pending.append((batch, self._begin(texts_of(batch))))
-                if len(pending) > ahead:
-                    yield _finished(*pending.popleft())
-            while pending:
-                yield _finished(*pending.popleft())
-        except BrokenProcessPool:
-            raise BadData(
-                "a tokenizer process was killed, most likely because memory ran out. Give this stage more memory (mem_mb), or fewer threads."
-            ) from None
-
-    def _begin(self, texts: pyarrow.RecordBatch) -> Future[pyarrow.RecordBatch]:
-        self.given_bytes += texts.nbytes
-        if self.count and not self.processes and self.given_bytes > PROCESSES_FROM_BYTES:
-            shared = self.make, -(-self.cores // self.count), os.getpid()
-            self.processes = ProcessPoolExecutor(self.count, get_context("spawn"), _begin_process, shared)
-            self.started = self.processes.submit(_is_ready)
-        if self.processes and self.started and self.started.done():
-            return self.processes.submit(_encode_here, texts)
-        return self.thread.submit(self.tokenizer.encode_batch, texts)
-
-
-_tokenizers: list[BatchTokenizer] = []  # the one of this process
-
-
-def _begin_process(make: Callable[[], BatchTokenizer], cores: int, parent: int) -> None:
-    die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the reader ends the others
-    os.environ["RAYON_NUM_THREADS"] = str(cores)  # read by the tokenizers library
-    _tokenizers.append(make())
-
-
-def _is_ready() -> None:
-    assert _tokenizers
-
-
-def _encode_here(texts: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-    return _tokenizers[0].encode_batch(texts)
-
-
-def _finished(batch: pyarrow.RecordBatch, columns: Future[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
-    return with_columns(batch, columns.result())
-
-
 COPIED = (
     "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "chat_template.jinja",
     "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
@@ -211,7 +140,78 @@ def _content(token: Json) -> str | None:
     return token.get("content") if isinstance(token, dict) else token
 
 
-Made = TypeVar("Made")
+# --- Tokenizers that encode texts while others are read or written.
+
+PROCESSES_FROM_BYTES = 2_000_000  # of texts: for more than that, starting processes pays off
+MAX_PROCESSES = 4  # more would wait for the one that reads and writes
+
+
+class ParallelTokenizer:
+    """Encodes texts while others are read or written: in a thread, and for large data in processes, each with a tokenizer of its own.
+
+    Python runs only one thread at a time, but a process takes a second to start. All together use at most `cores`.
+    """
+
+    def __init__(self, make: Callable[[], BatchTokenizer], cores: int = 1):
+        self.make, self.cores, self.count = make, cores, min(cores - 1, MAX_PROCESSES)
+        self.thread, self.tokenizer, self.given_bytes = ThreadPoolExecutor(1), make(), 0
+        self.processes: ProcessPoolExecutor | None = None
+        self.started: Future[None] | None = None  # the processes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for executor in filter(None, (self.thread, self.processes)):
+            executor.shutdown(cancel_futures=True)
+
+    def encode(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        pending: deque[tuple[pyarrow.RecordBatch, Future[pyarrow.RecordBatch]]] = deque()
+        ahead = self.count + 1  # batches in progress before the first must be ready
+
+        def first_finished() -> pyarrow.RecordBatch:
+            batch, columns = pending.popleft()
+            return with_columns(batch, columns.result())
+
+        try:
+            for batch in batches:
+                pending.append((batch, self._begin(texts_of(batch))))
+                if len(pending) > ahead:
+                    yield first_finished()
+            while pending:
+                yield first_finished()
+        except BrokenProcessPool:
+            raise BadData(
+                "a tokenizer process was killed, most likely because memory ran out. Give this stage more memory (mem_mb), or fewer threads."
+            ) from None
+
+    def _begin(self, texts: pyarrow.RecordBatch) -> Future[pyarrow.RecordBatch]:
+        self.given_bytes += texts.nbytes
+        if self.count and not self.processes and self.given_bytes > PROCESSES_FROM_BYTES:
+            shared = self.make, -(-self.cores // self.count), os.getpid()
+            self.processes = ProcessPoolExecutor(self.count, get_context("spawn"), _begin_process, shared)
+            self.started = self.processes.submit(_is_ready)
+        if self.processes and self.started and self.started.done():
+            return self.processes.submit(_encode_here, texts)
+        return self.thread.submit(self.tokenizer.encode_batch, texts)
+
+
+_tokenizers: list[BatchTokenizer] = []  # the one of this process
+
+
+def _begin_process(make: Callable[[], BatchTokenizer], cores: int, parent: int) -> None:
+    die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the reader ends the others
+    os.environ["RAYON_NUM_THREADS"] = str(cores)  # read by the tokenizers library
+    _tokenizers.append(make())
+
+
+def _is_ready() -> None:
+    assert _tokenizers
+
+
+def _encode_here(texts: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    return _tokenizers[0].encode_batch(texts)
 
 
 def make_tokenizer(folder: Path, data: Data, plain: bool = False, length: str = "data.max_length") -> BatchTokenizer:
@@ -224,6 +224,9 @@ def make_tokenizer(folder: Path, data: Data, plain: bool = False, length: str = 
         return ChatTokenizer(folder, data, end_token_id(folder, data))
     tokenizer = PlainTokenizer(library, data)
     return tokenizer if plain else FastTokenizer.of(tokenizer) or tokenizer
+
+
+Made = TypeVar("Made")
 
 
 def with_tokenizer(

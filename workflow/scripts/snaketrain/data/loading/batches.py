@@ -96,6 +96,8 @@ class BatchCounts:
                 self.changed = False
 
 
+# --- The batches, and what each process computes of them.
+
 WINDOW_BATCHES = 50  # batches that are sorted by length together: wide enough to save padding, narrow enough to stay random
 
 

@@ -177,6 +177,8 @@ def _joined(texts: list[np.ndarray], shares: list[list[int]], fill: int) -> torc
     return padded([np.concatenate([texts[number] for number in share]) for share in shares], fill)
 
 
+# --- Prepared data, opened for training and evaluation.
+
 FIRST = 100_000  # examples whose lengths are compared
 
 

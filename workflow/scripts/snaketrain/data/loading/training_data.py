@@ -86,6 +86,8 @@ class Collating:
         return value.to(torch.get_default_dtype()) if value.dtype == torch.float64 else value  # Python and numpy floats become float64
 
 
+# --- What makes an item the same whichever process makes it, and whenever: its random numbers, and its rounding.
+
 ALL_BITS = 2**64 - 1
 
 
@@ -119,6 +121,9 @@ def reproducible() -> Iterator[None]:
         torch.set_rng_state(states[0])
         np.random.set_state(states[1])
         random.setstate(states[2])
+
+
+# --- Map-style datasets, whose items are tensors, arrays or numbers, in tuples or by name.
 
 
 @runtime_checkable
