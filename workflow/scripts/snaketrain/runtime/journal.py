@@ -31,7 +31,7 @@ class Journal:
             return
         if path.exists():
             _truncate_torn_line(path)
-            self.attempt = 1 + (last_attempt(path) or {"attempt": 0})["attempt"]
+            self.attempt = attempts_in(path) + 1
         self.one_at_a_time = threading.Lock()  # another thread records the machine's load
         self.file = open(path, "a", buffering=1, encoding="utf-8", opener=private)  # noqa: SIM115 - open as long as the training
 
@@ -95,6 +95,10 @@ def events_named(path: Path, name: str) -> Iterator[Event]:
         while start >= 0:
             yield from read_events(path, start, at_most_bytes=0)[0]
             start = content.find(beginning, start + 1)
+
+
+def attempts_in(path: Path) -> int:
+    return sum(1 for _ in events_named(path, "attempt"))
 
 
 def last_attempt(path: Path) -> Event | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.journal import as_line, events_named, last_attempt, read_events
+from snaketrain.runtime.journal import as_line, attempts_in, events_named, read_events
 from snaketrain.runtime.loaded_code import RECORDED, UNSTEADY, changed_files, loaded_files
 from snaketrain.runtime.manifests import PRIVATE_FILE, DigestCache, Manifest, damage, digest, private, read_if_intact, write_checked
 from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
@@ -258,7 +258,13 @@ def record_start(
 def record_failure(folder: Path, cause: str) -> None:
     """Write the last line of a failed training's journal, on rank 0."""
     if Ranks.of_environment().rank == 0 and is_ours(folder) and (folder / "run.json").exists():
-        attempt = (last_attempt(folder / "journal.jsonl") or {"attempt": 1})["attempt"]
-        last = {"event": "end", "status": "FAILED", "error": hidden(cause[:2000]), "time": time.time(), "attempt": attempt}
-        with open(folder / "journal.jsonl", "a", encoding="utf-8", opener=private) as journal:
+        path = folder / "journal.jsonl"
+        last = {
+            "event": "end",
+            "status": "FAILED",
+            "error": hidden(cause[:2000]),
+            "time": time.time(),
+            "attempt": max(1, attempts_in(path)),
+        }
+        with open(path, "a", encoding="utf-8", opener=private) as journal:
             journal.write(as_line(last))
