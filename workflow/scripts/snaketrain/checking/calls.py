@@ -21,8 +21,6 @@ from snaketrain.checking.planned import SET_BY_DATA, NotPlannable, fetched_or_lo
 from snaketrain.config.errors import expectation, nearest, shown
 from snaketrain.config.references import load
 from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Settings
-from snaketrain.config.schema.tasks import ModuleSettings
-from snaketrain.config.schema.tasks import problems as task_problems
 from snaketrain.config.schema.train import PLATEAU, SET_BY_LENGTH, TORCH_SCHEDULERS
 from snaketrain.models.pretrained import fields_of, read_config
 from snaketrain.orchestration.named_code import TEXT_TASKS, Reference, known_here, named_metrics, references
@@ -53,10 +51,7 @@ Parameters = dict[str, inspect.Parameter]
 
 def check_calls(run: Settings, findings: Findings, results: Path) -> None:
     """All code that a run names is imported; nothing is called."""
-    module = run.train.task.use == "module"
-    wrong = module and task_problems(run.train.task.arguments)
-    settings = ModuleSettings(**run.train.task.arguments) if module and not wrong else None
-    for reference in references(run, settings):
+    for reference in references(run):
         find = partial(load, reference.use, reference.short_names_in)
         found = findings.attempt(reference.setting, reference.use, find, "Correct its file, or what that needs")
         if inspect.ismodule(found):
@@ -71,8 +66,8 @@ def _model_problems(run: Settings, found: Callable[..., Any], results: Path) -> 
     """A task of the user's may use the arguments of a model for anything."""
     if run.train.task.use not in (*TEXT_TASKS, "module"):
         return
-    yield from (of_other_kind := list(kind_problems(run)))
-    if of_other_kind:
+    if problem := other_kind(run):
+        yield problem
         return
     if run.model.source or hasattr(found, "config_class"):
         if (config := configuration(run, found, results)) is not None:
@@ -81,13 +76,16 @@ def _model_problems(run: Settings, found: Callable[..., Any], results: Path) -> 
         yield from argument_problems("model.arguments", run.model.arguments, found)
 
 
-def kind_problems(run: Settings) -> Iterator[str]:
-    """A model that is not of the kind that the task trains."""
-    task, model = run.train.task.use, run.model
-    if task in TEXT_TASKS and model.use.startswith("torch."):
-        yield f"model.use: {task} needs a transformers model, and {model.use} is not one. Name one such as transformers.BertForSequenceClassification."
-    elif task == "text_classification" and model.use.startswith("transformers.") and "ForSequenceClassification" not in model.use:
-        yield f"model.use: {task} needs a model for sequence classification, and {model.use} is not one. Name one such as transformers.BertForSequenceClassification."
+def other_kind(run: Settings) -> str | None:
+    """Why a model is not of the kind that the task trains."""
+    task, use = run.train.task.use, run.model.use
+    if task in TEXT_TASKS and use.startswith("torch."):
+        needed = "a transformers model"
+    elif task == "text_classification" and use.startswith("transformers.") and "ForSequenceClassification" not in use:
+        needed = "a model for sequence classification"
+    else:
+        return None
+    return f"model.use: {task} needs {needed}, and {use} is not one. Name one such as transformers.BertForSequenceClassification."
 
 
 def call_problems(reference: Reference, found: Callable[..., Any]) -> Iterator[str]:

@@ -37,15 +37,12 @@ class Reference(NamedTuple):
 
 def reference_errors(run: Settings) -> Iterator[str]:
     """Tasks, models, optimizers and the like that do not exist; a metric that the task does not log."""
-    module_settings = None
+    wrong = problems(run.train.task.arguments) if run.train.task.use == "module" else []
+    yield from wrong
     complete = True  # whether everything that determines the metrics could be read
-    if run.train.task.use == "module":  # its arguments define it
-        wrong = problems(run.train.task.arguments)
-        yield from wrong
-        module_settings = None if wrong else ModuleSettings(**run.train.task.arguments)
     if run.train.task.use == "text_classification":
         yield from loss_errors(run)
-    for reference in references(run, module_settings):
+    for reference in references(run):
         try:
             file, _ = find(reference.use, reference.short_names_in)
         except NotFound as error:
@@ -57,22 +54,23 @@ def reference_errors(run: Settings) -> Iterator[str]:
             complete = False
             continue
     yield from named_metric_errors(run)
-    if complete or module_settings is None:
+    if complete or run.train.task.use != "module" or wrong:
         yield from metric_errors(run)
 
 
-def references(run: Settings, module_settings: ModuleSettings | None) -> Iterator[Reference]:
-    """All code that a run names; `module_settings`: the arguments of the task `module`."""
-    of_task = "train.task.arguments"
-    for place, section in (*sections_in(run), *(sections_in(module_settings, of_task) if module_settings else ())):
+def references(run: Settings) -> Iterator[Reference]:
+    """All code that a run names; the arguments of the task `module` are sections as well."""
+    task, of_task = run.train.task, "train.task.arguments"
+    module = ModuleSettings(**task.arguments) if task.use == "module" and not problems(task.arguments) else None
+    for place, section in (*sections_in(run), *(sections_in(module, of_task) if module else ())):
         use, in_task = getattr(section, "use", None), place.startswith(of_task)
         if use is None or (place, use) == ("train.strategy", "auto") or (isinstance(section, Metric) and is_short(use) and not in_task):
             continue
         arguments = None if place == "train.task" and use in CHECKED_BY_CLASS else getattr(section, "arguments", None)
         short_names_in = SHORT_NAMES_IN.get(re.sub(r"^train\.groups\.\d+\.", "train.", place))
         yield Reference(f"{place}.use", use, short_names_in, arguments, complete=not (in_task or isinstance(section, Metric)))
-    if module_settings is None:
-        yield from (Reference(of_task, use, None, None) for use in uses_in(run.train.task.arguments))
+    if module is None:
+        yield from (Reference(of_task, use, None, None) for use in uses_in(task.arguments))
 
 
 @functools.cache
