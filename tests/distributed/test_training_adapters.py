@@ -15,7 +15,7 @@ from snaketrain.data.loading.opening import open_splits
 from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import read_manifest
-from snaketrain.training.checkpoints.formats import is_sharded
+from snaketrain.training.checkpoints.ranking import is_sharded
 from snaketrain.training.plan import Plan
 
 RANK, TARGETS = 4, ["query", "value"]

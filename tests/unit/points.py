@@ -14,7 +14,7 @@ from snaketrain.data.loading.opening import Splits
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Batch, Modules, Task
 from snaketrain.training.building import build, load_callbacks, make_train_state
-from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.callbacks import Callback
 from snaketrain.training.checkpoints.formats import FormatName
 from snaketrain.training.options import TrainerOptions
 from snaketrain.training.plan import Plan

@@ -23,8 +23,9 @@ from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.metrics import metrics_of_settings
 from snaketrain.training.building import add_metrics
-from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.callbacks import Callback
 from snaketrain.training.optimizers import one_optimizer
+from snaketrain.training.trainer import trainer_class
 
 POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions")
 
@@ -115,6 +116,8 @@ class Checks:
             return
         for number, callback in enumerate(train.callbacks):
             self.once(partial_named(self.callback, number), run, number, callback)
+        if train.trainer:
+            self.once(partial_named(self.trainer, train.trainer.use), run, train.trainer)
         sample: Sample | None = self.once(self.sample, run, run.data, train.task, train.block_length, train.packing)
         rates = train.model_dump(
             mode="json", include={"schedule", "groups", "learning_rate", "warmup", "steps", "epochs", "batch_size", "batch_tokens"}
@@ -145,6 +148,9 @@ class Checks:
         found = self.findings.attempt(f"{where}.use", given.use, lambda: load(given.use))
         if isinstance(found, type) and not issubclass(found, Callback):
             self.findings.report(f"{where}.use: `{given.use}` is not a callback. Derive it from snaketrain.Callback.")
+
+    def trainer(self, use: str, run: Settings) -> None:
+        self.findings.attempt("train.trainer.use", use, lambda: trainer_class(run.train))
 
     def optimizer(self, where: str, run: Settings) -> bool:
         """Made for one matrix, and stepped."""
@@ -225,7 +231,9 @@ def named_code(run: Settings) -> tuple[object, ...]:
     """The sections that name code."""
     train, data = run.train, run.data
     sources = [each and each.model_dump(mode="json") for each in (*data.sources.values(), *run.evaluation_sets.values())]
-    train_sections = train.model_dump(mode="json", include={"task", "optimizer", "schedule", "groups", "callbacks", "strategy", "metrics"})
+    train_sections = train.model_dump(
+        mode="json", include={"task", "optimizer", "schedule", "groups", "callbacks", "trainer", "strategy", "metrics"}
+    )
     metrics = {name: metric.model_dump(mode="json") for name, metric in run.evaluate.metrics.items()}
     return train_sections, metrics, run.model, sources, data.label, data.label_kind
 

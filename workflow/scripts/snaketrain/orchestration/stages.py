@@ -433,12 +433,12 @@ def code_of_evaluation(run: Settings, evaluation_set: str) -> list[Path]:
 
 
 def code_of_training(run: Settings) -> list[Path]:
-    """Also optimizers, schedules and callbacks."""
+    """Also optimizers, schedules, callbacks and the trainer."""
     train = run.train
     named: list[tuple[str, str | None]] = [(train.optimizer.use, None), (train.schedule.use, "training.schedules")]
     named += [(group.optimizer.use, None) for group in train.groups if group.optimizer]
     named += [(group.schedule.use, "training.schedules") for group in train.groups if group.schedule]
-    named += [(callback.use, None) for callback in train.callbacks]
+    named += [(each.use, None) for each in (*train.callbacks, train.trainer) if each]
     return code_of_run(run, named)
 
 

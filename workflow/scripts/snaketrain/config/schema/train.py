@@ -124,6 +124,11 @@ class Train(Section):
     callbacks: list[Use] = Field(
         [], description="your own `Callback` classes, `path/to/file.py:Name`, which observe the training or end it early"
     )
+    trainer: Use | None = Field(
+        None,
+        description="your own class derived from `snaketrain.Trainer`, `path/to/file.py:Name`, with its further arguments; null: the trainer of the library",
+        exclude_if=is_null,
+    )
     bad_steps_allowed: NotNegative = Field(
         3,
         description="how many steps in a row may have a non-finite loss or gradient; they are skipped, and after one more the training returns to its last checkpoint",

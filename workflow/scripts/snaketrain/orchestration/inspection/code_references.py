@@ -79,6 +79,8 @@ def references(run: Settings, module_settings: tasks.ModuleSettings | None) -> I
             yield Reference(f"train.groups.{number}.schedule.use", group.schedule.use, "training.schedules", group.schedule.arguments)
     for number, callback in enumerate(train.callbacks):
         yield Reference(f"train.callbacks.{number}.use", callback.use, None, callback.arguments)
+    if train.trainer:
+        yield Reference("train.trainer.use", train.trainer.use, None, train.trainer.arguments, complete=False)
     if train.strategy.use != "auto":
         yield Reference("train.strategy.use", train.strategy.use, "strategies", train.strategy.arguments)
     for name, metric in named_metrics(run):
