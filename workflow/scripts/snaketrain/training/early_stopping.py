@@ -27,11 +27,7 @@ class EarlyStopping(Callback):
     def on_evaluation(self, state: TrainState, metrics: dict[str, float]) -> None:
         if not state.step:
             return  # the initial weights
-        if self.metric not in metrics:
-            raise SystemExit(
-                f"select.metric: the task logs no `{self.metric}`, which train.early_stopping needs. It logs: {', '.join(metrics)}."
-            )
-        self.observe(metrics[self.metric])
+        self.observe(logged(metrics, self.metric, "train.early_stopping"))
         self._decide(state)
 
     def observe(self, metric: float) -> None:
@@ -86,11 +82,7 @@ class ReduceOnPlateau(Callback):
     def on_evaluation(self, state: TrainState, metrics: dict[str, float]) -> None:
         if not state.step:
             return  # the initial weights
-        if self.metric not in metrics:
-            raise SystemExit(
-                f"select.metric: the task logs no `{self.metric}`, which ReduceLROnPlateau needs. It logs: {', '.join(metrics)}."
-            )
-        self.scheduler.step(metrics[self.metric])
+        self.scheduler.step(logged(metrics, self.metric, "ReduceLROnPlateau"))
         state.rate_scale = self.scale
 
     @property
@@ -109,3 +101,9 @@ class ReduceOnPlateau(Callback):
             for name in KEPT:
                 setattr(self.scheduler, name, state[name])
         self.optimizer.param_groups[0]["lr"] = state["rate"]
+
+
+def logged(metrics: dict[str, float], metric: str, needs: str) -> float:
+    if metric not in metrics:
+        raise SystemExit(f"select.metric: the task logs no `{metric}`, which {needs} needs. It logs: {', '.join(metrics)}.")
+    return metrics[metric]

@@ -33,13 +33,8 @@ if TYPE_CHECKING:
 
 
 FILE = "reused.json"  # what is said of it, for MLflow
-COPIED = (
-    "train",
-    "eval",
-    "samples",
-    "checkpoint",
-    "bad_step",
-)  # events of steps; attempts and the machine's load were the other training's
+# events of steps; attempts and the machine's load were the other training's
+COPIED = ("train", "eval", "samples", "checkpoint", "bad_step")
 SPEED = "_per_second"  # the end of the names of figures that are not copied: this training did not compute so fast
 SHOWN = 10  # steps in a message
 
@@ -181,29 +176,28 @@ def state_of(checkpoint: Path) -> CheckpointState | None:
         return None
 
 
-def evaluations(folder: Path, measures: str) -> Evaluations:
-    """By step, those of the last attempt that has taken the step; only of attempts with these measures, since code may change between two."""
+def evaluations(folder: Path, measures: str | None) -> Evaluations:
+    """By step, those of the last attempt that has taken the step; only of attempts with these measures, since code may change between two.
+
+    None: whatever their measures.
+    """
     found: Evaluations = {}
-    measured_alike: bool | None = None  # not known yet of what was itself taken over, which has the measures of the first attempt
+    measured_alike: bool | None = (
+        True if measures is None else None
+    )  # not known yet of what was itself taken over, which has the measures of the first attempt
     for event in all_events(folder / "journal.jsonl"):
         if event.get("event") == "eval" and measured_alike is not False:
             found[event["step"]] = event["metrics"]
         elif event.get("event") == "attempt":
-            known = found if measured_alike is not None or event.get("measures") == measures else {}
-            measured_alike = event.get("measures") == measures
+            alike = measures is None or event.get("measures") == measures
+            known, measured_alike = found if measured_alike is not None or alike else {}, alike
             found = {step: metrics for step, metrics in known.items() if step <= event.get("resume_step", 0)}
     return found if measured_alike is not None else {}
 
 
 def evaluations_until(folder: Path, last: int) -> list[tuple[int, dict[str, float]]]:
     """A training's own, in the order of their steps; of a step that was repeated the last one."""
-    found: Evaluations = {}
-    for event in all_events(folder / "journal.jsonl"):
-        if event.get("event") == "attempt":
-            found = {step: metrics for step, metrics in found.items() if step <= event.get("resume_step", 0)}
-        elif event.get("event") == "eval":
-            found[event["step"]] = event["metrics"]
-    return sorted((step, metrics) for step, metrics in found.items() if step <= last)
+    return sorted((step, metrics) for step, metrics in evaluations(folder, None).items() if step <= last)
 
 
 def limit(begun: Beginning, known: Evaluations) -> float:

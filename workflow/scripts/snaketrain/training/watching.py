@@ -1,39 +1,37 @@
 """What watches a training and cannot change its result: its journals, and the callbacks that the workflow gives it."""
 
+import contextlib
 import json
 import logging
-import shutil
-import sys
-import time
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from snaketrain.runtime.journal import Event, Journal
-from snaketrain.runtime.training_progress import TrainingProgress
-from snaketrain.training.callbacks import Callback
-from snaketrain.training.state import TrainState
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-import contextlib
 import os
+import shutil
 import subprocess
+import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import psutil
 from torch.profiler import ProfilerActivity, profile
 
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.exit_codes import WORTH_ANOTHER_START
+from snaketrain.runtime.journal import Event, Journal
 from snaketrain.runtime.manifests import write_text
 from snaketrain.runtime.private_files import PRIVATE_FILE, make_private_folder
 from snaketrain.runtime.rank_logs import keeps_files
+from snaketrain.runtime.training_progress import TrainingProgress
 from snaketrain.strategies.base import Strategy
-from snaketrain.training.state import StepOutcome
+from snaketrain.training.callbacks import Callback
+from snaketrain.training.state import StepOutcome, TrainState
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 def open_journals(
