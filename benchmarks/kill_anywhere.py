@@ -92,8 +92,8 @@ def result(folder: Path) -> Result:
 def weights(checkpoint: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
-    from snaketrain.training.checkpoints.formats import is_sharded
     from snaketrain.training.checkpoints.rank_state import empty, fill, stored
+    from snaketrain.training.checkpoints.ranking import is_sharded
 
     if is_sharded(checkpoint):
         return fill(checkpoint / "weights", "model", empty(stored(checkpoint / "weights", "model")))

@@ -32,11 +32,10 @@ from snaketrain.runtime.processes import Stopping  # noqa: E402
 from snaketrain.strategies.ddp import Single  # noqa: E402
 from snaketrain.tasks.base import Task  # noqa: E402
 from snaketrain.training.building import build, make_train_state  # noqa: E402
-from snaketrain.training.callbacks import default_callbacks  # noqa: E402
-from snaketrain.training.journals import open_journals  # noqa: E402
 from snaketrain.training.options import TrainerOptions  # noqa: E402
 from snaketrain.training.plan import Plan  # noqa: E402
 from snaketrain.training.trainer import Trainer  # noqa: E402
+from snaketrain.training.watching import default_callbacks, open_journals  # noqa: E402
 
 GOALS = {"small": 1.10, "MiniLM": 1.02}
 WIDTH = 64  # of the small model

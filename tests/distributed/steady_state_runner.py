@@ -22,7 +22,7 @@ from strategies_runner import Job, Observed
 from snaketrain.strategies import base
 from snaketrain.strategies.base import step_on_device
 from snaketrain.strategies.shards import local_optimizer
-from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.callbacks import Callback
 from snaketrain.training.state import HostCopy, StepOutcome, TrainState
 from snaketrain.training.step import take_step
 

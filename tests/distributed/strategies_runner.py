@@ -24,10 +24,8 @@ from snaketrain.data.loading.batches import MicroBatch  # noqa: E402
 from snaketrain.data.loading.examples import Packed, Splits  # noqa: E402
 from snaketrain.strategies.shards import local_tensor  # noqa: E402
 from snaketrain.training.building import build, load_callbacks, load_for_evaluation, make_task, make_train_state  # noqa: E402
-from snaketrain.training.checkpoints.exported import exported_files  # noqa: E402
 from snaketrain.training.checkpoints.exporting import export_weights  # noqa: E402
-from snaketrain.training.checkpoints.formats import is_sharded  # noqa: E402
-from snaketrain.training.checkpoints.ranking import BY_LOSS  # noqa: E402
+from snaketrain.training.checkpoints.ranking import BY_LOSS, exported_files, is_sharded  # noqa: E402
 from snaketrain.training.checkpoints.store import Checkpoints  # noqa: E402
 from snaketrain.training.evaluation import evaluate  # noqa: E402
 from snaketrain.training.options import TrainerOptions  # noqa: E402

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import file_digest, read_manifest
 from snaketrain.runtime.stages import settings_words
-from snaketrain.training.checkpoints.exported import exported_files
 from snaketrain.training.checkpoints.exporting import export_weights
+from snaketrain.training.checkpoints.ranking import exported_files
 
 EMA = {"use": "snaketrain.training.weight_average.Ema", "arguments": {"decay": 0.9}}
 AVERAGED = {"callbacks": [EMA], "epochs": 4, "evaluations_per_epoch": 1, "learning_rate": 3e-3}

@@ -15,7 +15,7 @@ from snaketrain.data.loading.examples import open_splits
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import read_manifest
 from snaketrain.runtime.stages import settings_words
-from snaketrain.training.checkpoints.formats import is_sharded
+from snaketrain.training.checkpoints.ranking import is_sharded
 from snaketrain.training.plan import Plan
 
 RANK, TARGETS = 4, ["query", "value"]

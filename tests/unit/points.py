@@ -15,7 +15,7 @@ from snaketrain.data.loading.training_data import Batch
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Modules, Task
 from snaketrain.training.building import build, load_callbacks, make_train_state
-from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.callbacks import Callback
 from snaketrain.training.checkpoints.formats import FormatName
 from snaketrain.training.options import TrainerOptions
 from snaketrain.training.plan import Plan

@@ -239,7 +239,7 @@ BY_IMPORTING = [
     ({"train/callbacks": [{"use": "snaketrain.training.weight_average.WeightAverage", "arguments": {"decai": 1}}]}, "train.callbacks.0.arguments.decai: no such argument"),
     ({"train/task": {"use": "mine.py:Mine", "arguments": {"a": 1}}}, "train.task.arguments.a: no such argument. It takes none."),
     ({"train/trainer": {"use": "snaketrain.Trainer", "arguments": {"limit": 1}}}, "train.trainer.arguments.limit: no such argument. It takes none."),
-    ({"train/trainer": {"use": "torch.optim.AdamW"}}, "train.trainer.use: `torch.optim.AdamW` is no trainer. Derive it from snaketrain.Trainer."),
+    ({"train/trainer": {"use": "torch.optim.AdamW"}}, "train.trainer.use: `torch.optim.AdamW` is not a trainer. Derive it from snaketrain.Trainer."),
     ({"train/trainer": {"use": "mine.py:Minr"}}, "train.trainer.use: "),
     ({"model/arguments": {"hidden_size": "wide"}}, "model.arguments.hidden_size: expects a valid integer, not \"wide\"."),
     ({"model/arguments": {"num_hidden_layers": 0}}, "model.arguments.num_hidden_layers: expects a number greater than 0, not 0."),

@@ -20,8 +20,8 @@ from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.tasks.metric_names import mode_of, modes_of
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.checkpoints.exporting import export_weights
-from snaketrain.training.checkpoints.formats import is_sharded, make_format
-from snaketrain.training.checkpoints.ranking import BY_LOSS, BestMetric, Selection
+from snaketrain.training.checkpoints.formats import make_format
+from snaketrain.training.checkpoints.ranking import BY_LOSS, BestMetric, Selection, is_sharded
 from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.state import TrainState
 

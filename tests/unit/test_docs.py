@@ -120,7 +120,7 @@ def test_settings_that_pages_and_messages_name_exist():
     [
         ("own_task.md", "snaketrain.tasks.base.Task"),
         ("own_strategy.md", "snaketrain.strategies.base.Strategy"),
-        ("own_callback.md", "snaketrain.training.callbacks.base.Callback"),
+        ("own_callback.md", "snaketrain.training.callbacks.Callback"),
         ("own_trainer.md", "snaketrain.training.trainer.Trainer"),
     ],
 )

@@ -8,7 +8,7 @@ from safetensors.torch import save_file, save_model
 from torch import nn
 
 from snaketrain.config.schema import InitialWeights
-from snaketrain.training.initial_weights import start_from
+from snaketrain.training.building import start_from
 
 
 def encoder(seed: int) -> nn.Sequential:

@@ -125,7 +125,7 @@ def test_the_trainer_leaves_what_is_distributed_to_the_strategies():
     names = [name for name in FILES if name.startswith("snaketrain.training")]
     assert "snaketrain.training.trainer" in names
     found = {name for name in names if any(each.startswith("torch.distributed") for each in of(name))}
-    in_shards = {f"snaketrain.training.checkpoints.{name}" for name in ("exporting", "publishing", "rank_state", "sharded")}
+    in_shards = {f"snaketrain.training.checkpoints.{name}" for name in ("exporting", "formats", "publishing", "rank_state")}
     assert found == {"snaketrain.training.optimizers", *in_shards}
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
-from snaketrain.training.callbacks.machine_load import MachineLoad, figures
 from snaketrain.training.state import TrainState
+from snaketrain.training.watching import MachineLoad, figures
 
 
 class Journal:

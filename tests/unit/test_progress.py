@@ -9,11 +9,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from snaketrain.runtime.journal import Journal
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
-from snaketrain.training.callbacks import tensorboard
-from snaketrain.training.callbacks.base import Callbacks
-from snaketrain.training.callbacks.progress import Progress
-from snaketrain.training.callbacks.tensorboard import TensorBoard
+from snaketrain.training import watching
+from snaketrain.training.callbacks import Callbacks
 from snaketrain.training.state import TrainState
+from snaketrain.training.watching import Progress, TensorBoard
 
 
 @pytest.fixture
@@ -129,7 +128,7 @@ def test_another_process_shows_nothing(folder, capsys):
 
 
 def test_without_tensorboard_a_training_says_what_to_install(folder, monkeypatch, caplog):
-    monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
+    monkeypatch.setattr(watching, "find_spec", lambda name: None)
     caplog.set_level("INFO")
     callback = TensorBoard(folder)
     state = SimpleNamespace(rank=0, step=0)

@@ -7,7 +7,7 @@ import pytest
 from points import bits_of, make
 
 from snaketrain.training import trainer
-from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.callbacks import Callback
 from snaketrain.training.state import StepOutcome, TrainState
 
 AT_THE_END = {"evaluate_every": 15}  # and before the first step

@@ -13,8 +13,8 @@ from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
 from snaketrain.training.building import selection_callbacks
 from snaketrain.training.checkpoints.ranking import Selection
+from snaketrain.training.early_stopping import ReduceOnPlateau
 from snaketrain.training.plan import Plan
-from snaketrain.training.plateau import ReduceOnPlateau
 from snaketrain.training.state import TrainState
 
 RATE, STEPS = 0.02, 40

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from snaketrain.strategies.base import Strategy
 from snaketrain.training.evaluation import evaluate
-from snaketrain.training.step import seed_step
+from snaketrain.training.state import seed_step
 from snaketrain.training.trainer import Trainer
 
 

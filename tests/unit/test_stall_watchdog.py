@@ -10,14 +10,14 @@ from pathlib import Path
 import limits
 
 from snaketrain.runtime.ranks import WORTH_ANOTHER_START
-from snaketrain.training.callbacks.stall_watchdog import StallWatchdog, named
+from snaketrain.training.watching import StallWatchdog, named
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from snaketrain.training.callbacks import stall_watchdog
-stall_watchdog.LONGEST_POLL_SECONDS, stall_watchdog.PEERS_SECONDS = 0.5, 0.0
-watch = stall_watchdog.StallWatchdog(Path(sys.argv[1]), 0, 1, float(sys.argv[3]))
+from snaketrain.training import watching
+watching.LONGEST_POLL_SECONDS, watching.PEERS_SECONDS = 0.5, 0.0
+watch = watching.StallWatchdog(Path(sys.argv[1]), 0, 1, float(sys.argv[3]))
 print("begins", flush=True)
 for _ in range(int(sys.argv[2])):
     time.sleep(0.1)

@@ -10,12 +10,14 @@ import torch
 from points import EXAMPLES, TRAIN, Points
 
 from snaketrain import Trainer, TrainerOptions
-from snaketrain.config.schema import Model, Train, Use
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Model, Settings, Train, Use
 from snaketrain.data.loading.examples import Splits
+from snaketrain.orchestration.stages import code_of_training
 from snaketrain.runtime.journal import read_events
 from snaketrain.training.building import load_callbacks
-from snaketrain.training.callbacks.profiler import Profiler
 from snaketrain.training.checkpoints.ranking import Selection
+from snaketrain.training.watching import Profiler
 
 OWN = """
 import copy
@@ -86,6 +88,47 @@ def test_a_notebook_needs_settings_and_data_and_a_folder(tmp_path, settings):
     assert [line["step"] for line in lines] == [4, 8, 12, 15]
     assert (tmp_path / "last.txt").read_text() == f"15 {lines[-1]['metrics']['loss']}"
     assert trainer_of(settings, tmp_path / "run").fit().step == 15  # resumed, with nothing left to do
+
+
+TRAINER = """
+from snaketrain import Trainer
+
+
+class Mine(Trainer):
+    def __init__(self, *given, halve_after, **others):
+        super().__init__(*given, **others)
+        self.halve_after = halve_after
+
+    def train_step(self, planned):
+        self.state.rate_scale = 0.5 if planned.step > self.halve_after else 1.0
+        super().train_step(planned)
+"""
+
+
+def test_the_settings_can_name_a_trainer(tmp_path, settings):
+    (tmp_path / "mine.py").write_text(TRAINER)
+    mine = settings.model_copy(update={"trainer": Use(use=f"{tmp_path}/mine.py:Mine", arguments={"halve_after": 8})})
+    rates = []
+    for train, name in ((settings, "plain"), (mine, "mine")):
+        trainer = trainer_of(train, tmp_path / name, log_every=1)
+        assert trainer.fit().step == 15 and trainer.complete
+        events = read_events(tmp_path / name / "journal.jsonl")[0]
+        rates.append([event["metrics"]["learning_rate"] for event in events if event["event"] == "train"])
+    assert rates[1] == rates[0][:8] + [rate / 2 for rate in rates[0][8:]]
+    assert (tmp_path / "plain/checkpoints/step-00000015/model.safetensors").read_bytes() != (
+        tmp_path / "mine/checkpoints/step-00000015/model.safetensors"
+    ).read_bytes()
+    with pytest.raises(SystemExit, match=r"train.trainer.use: `.*own.py:Mine` is not a trainer. Derive it from snaketrain.Trainer"):
+        trainer_of(settings.model_copy(update={"trainer": Use(use=f"{tmp_path}/own.py:Mine")}), tmp_path / "other")
+
+
+def test_a_changed_trainer_makes_a_training_stale_and_none_changes_nothing(tmp_path):
+    (tmp_path / "mine.py").write_text(TRAINER)
+    data = {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}}
+    plain, mine = (Settings.model_validate({"data": data, "train": each}) for each in ({}, {"trainer": f"{tmp_path}/mine.py:Mine"}))
+    assert {*code_of_training(mine)} - {*code_of_training(plain)} == {tmp_path / "mine.py"}
+    assert not any("trainer" in setting for setting in strings("train", plain.train))
+    assert [setting for setting in strings("train", mine.train) if "trainer" in setting]
 
 
 @pytest.mark.parametrize("checkpoint_format", ["auto", "sharded"])

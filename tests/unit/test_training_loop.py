@@ -14,8 +14,8 @@ from transformers import get_linear_schedule_with_warmup
 from snaketrain.data.loading.batches import Batches
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.tasks.base import Modules
-from snaketrain.training.callbacks.base import Callback
-from snaketrain.training.planned_steps import PlannedStep
+from snaketrain.training.callbacks import Callback
+from snaketrain.training.plan import PlannedStep
 from snaketrain.training.state import StepOutcome, TrainState
 
 

@@ -134,6 +134,8 @@ def test_if_evaluations_change_the_weights_their_steps_count():
         assert parts(first, made(train, evaluations_count=True)) == 1
     assert parts(first, made(evaluations_count=True, files={"dev.arrow": "2"})) == 1
     assert parts(first, made(evaluations_count=True, cadence={"log_every": 7})) == 1
+    deciding = [each.replace("early_stopping=1", "early_stopping=2") for each in CODE]
+    assert parts(first, made(evaluations_count=True, code=deciding)) == 1
 
 
 def test_a_training_that_is_executed_otherwise_takes_over_nothing():
@@ -194,7 +196,7 @@ def test_a_new_setting_decides_the_weights_until_it_is_listed_here():
     assert harmless < set(Train.model_fields)
     assert set(Train.model_fields) - harmless == {
         "task", "batch_size", "batch_tokens", "block_length", "packing", "optimizer", "learning_rate", "weight_decay", "groups", "freeze",
-        "clip_norm", "callbacks", "recompute_activations", "compile", "deterministic", "seed",
+        "clip_norm", "callbacks", "trainer", "recompute_activations", "compile", "deterministic", "seed",
     }  # fmt: skip
 
 

@@ -15,7 +15,6 @@ from snaketrain.tasks.base import Task
 from snaketrain.training.recovery import NonfiniteSteps
 from snaketrain.training.state import StepOutcome, TrainState
 from snaketrain.training.step import take_step
-from snaketrain.training.trainer import Trainer
 
 INFINITE, NAN = float("inf"), float("nan")
 
@@ -113,8 +112,8 @@ def test_nonfinite_gradients_without_a_loss_scale_are_not_an_overflow(scale, rep
     strategy, lines = Strategy("cpu", "fp16"), []
     strategy.scaler.scale(torch.ones(()))  # which makes its state
     strategy.scaler.update(scale)
-    training: Any = SimpleNamespace(
-        state=SimpleNamespace(strategy=strategy), nonfinite=NonfiniteSteps(3, 0), journal=SimpleNamespace(write=lambda event, **facts: lines.append(facts))
-    )  # fmt: skip
-    Trainer.skip(training, StepOutcome(7, np.arange(2), {"": torch.ones(())}, 2.0, 2.0, torch.tensor(NAN), 0.1))
+    state: Any = SimpleNamespace(strategy=strategy)
+    journal: Any = SimpleNamespace(write=lambda event, **facts: lines.append(facts))
+    outcome = StepOutcome(7, np.arange(2), {"": torch.ones(())}, 2.0, 2.0, torch.tensor(NAN), 0.1)
+    NonfiniteSteps(3, 0).settle(outcome, state, SimpleNamespace(), journal)
     assert [line["step"] for line in lines] == reported

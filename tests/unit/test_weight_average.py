@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from snaketrain.config.schema import Train
 from snaketrain.training.building import load_callbacks
-from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.callbacks import Callback
 from snaketrain.training.checkpoints.exporting import average_checkpoints
 from snaketrain.training.evaluation import evaluate
 from snaketrain.training.trainer import Trainer

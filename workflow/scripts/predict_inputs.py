@@ -41,7 +41,7 @@ def main(args: Namespace) -> None:
     from snaketrain.evaluation.trained_model import TrainedModel
     from snaketrain.evaluation.unlabelled import Predictor, load_state
     from snaketrain.training.building import start_strategy
-    from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
+    from snaketrain.training.watching import StallWatchdog
 
     folder = selection.folder / "model"
     trained = TrainedModel.read(folder)

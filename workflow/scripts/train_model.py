@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.runtime import stages
-from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.journal import Clock
 from snaketrain.runtime.manifests import read_manifest, verify
 from snaketrain.runtime.ownership import check
@@ -139,15 +138,14 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     from snaketrain.data.loading.batches import BatchCounts
     from snaketrain.data.loading.examples import open_splits
     from snaketrain.data.loading.loader import Loader
-    from snaketrain.training.building import early_stopping, make_task, observers, start_strategy
-    from snaketrain.training.callbacks import default_callbacks
+    from snaketrain.training.building import early_stopping, evaluations_count, make_task, observers, start_strategy
     from snaketrain.training.checkpoints.ranking import Selection
-    from snaketrain.training.job_trajectory import execution_of, trajectory_of_job
-    from snaketrain.training.journals import open_journals
     from snaketrain.training.options import TrainerOptions
     from snaketrain.training.plan import Plan
     from snaketrain.training.reuse import executed_otherwise, reuse_steps
-    from snaketrain.training.trainer import trainer_class
+    from snaketrain.training.trainer import Trainer
+    from snaketrain.training.trajectory import execution_of, trajectory_of
+    from snaketrain.training.watching import default_callbacks, open_journals
 
     strategy, splits = start_strategy(train, args.device), open_splits(data, train)
     first, counts = strategy.rank == 0, BatchCounts.of(data, train)
@@ -171,10 +169,12 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     metrics = modes_of(task.metrics, data.facts.get("label_kind"), train.task.use)
     metric = args.keep_best_by or next(iter(metrics), "loss")
     selection = Selection(metric, mode_of(metric, metrics, args.keep_best_mode))
-    cadence: JsonObject = {"log_every": args.log_every, "metric": selection.metric, "mode": selection.mode}
-    execution = execution_of(train, strategy)
-    exempt = observing_files(job, observers(train))
-    trajectory = trajectory_of_job(job, train, task, plan, execution, data, inputs, cadence, exempt) if not job.mixed else None
+    execution, observing, counted = execution_of(train, strategy), observers(train), evaluations_count(train, task)
+    trajectory = None if job.mixed else trajectory_of(
+        job.given.settings, job.given.code, {role: content for role, content in inputs.items() if role != "data"}, data, execution,
+        partial(plan.content, cadence=counted), observing, observing_files(job, observing),
+        {"log_every": args.log_every, "metric": selection.metric, "mode": selection.mode}, counted,
+    )  # fmt: skip
     if first and trajectory:
         reuse_steps(folder, trajectory, plan, early_stopping(train, selection), args.trunk and args.trunk.parent)
     if first:
@@ -189,9 +189,9 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
         resume_changed=bool(job.mixed),
         loader=Loader.of(args.loader_workers, pin_memory=strategy.device.type == "cuda"), stop=stop, clock=Clock(started),
     )  # fmt: skip
-    trainer = trainer_class(train).from_settings(
+    trainer = Trainer.from_settings(
         train, model, splits, folder, options, strategy=strategy, task=task, plan=plan, journals=journals,
-        weights=files.get("model"), initial_weights=files.get("initial"), **(resolved(train.trainer.arguments) if train.trainer else {}),
+        weights=files.get("model"), initial_weights=files.get("initial"),
     )  # fmt: skip
     trainer.fit()
     return Training(job, data, inputs, trainer, metrics, stop, started)

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from snaketrain.notebook import open_run as open_run
     from snaketrain.strategies.base import Strategy as Strategy
     from snaketrain.tasks.base import Task as Task
-    from snaketrain.training.callbacks.base import Callback as Callback
+    from snaketrain.training.callbacks import Callback as Callback
     from snaketrain.training.options import TrainerOptions as TrainerOptions
     from snaketrain.training.trainer import Trainer as Trainer
 
 PUBLIC = {
     "CachedFiles": "snaketrain.data.locations",
-    "Callback": "snaketrain.training.callbacks.base",
+    "Callback": "snaketrain.training.callbacks",
     "Strategy": "snaketrain.strategies.base",
     "Task": "snaketrain.tasks.base",
     "Trainer": "snaketrain.training.trainer",

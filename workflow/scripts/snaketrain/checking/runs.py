@@ -31,7 +31,7 @@ from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.metrics import metrics_of_settings
 from snaketrain.training.building import add_metrics
-from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.callbacks import Callback
 from snaketrain.training.optimizers import one_optimizer
 from snaketrain.training.trainer import trainer_class
 

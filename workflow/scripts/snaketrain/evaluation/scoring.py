@@ -19,7 +19,7 @@ from snaketrain.runtime.strict_json import Json, JsonObject
 if TYPE_CHECKING:
     from snaketrain.evaluation.results import Measured, Rows
     from snaketrain.strategies.base import Strategy
-    from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
+    from snaketrain.training.watching import StallWatchdog
 
 REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=", "set.checkpoints=")  # settings that do not affect the scores of a model
 
@@ -133,7 +133,7 @@ class Scoring:
 
     @cached_property
     def watch(self) -> "StallWatchdog":
-        from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
+        from snaketrain.training.watching import StallWatchdog
 
         return StallWatchdog(self.output / "stalled", self.strategy.rank, self.strategy.world_size, self.args.stall_seconds)
 

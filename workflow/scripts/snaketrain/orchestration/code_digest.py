@@ -24,7 +24,7 @@ WITHOUT_EFFECT_ON_RESULTS = (
     "snaketrain.orchestration",
     "snaketrain.slurm",
     "snaketrain.training.callbacks",
-    "snaketrain.training.journals",
+    "snaketrain.training.watching",
 )
 
 # a label kind is one file, and each stage uses only some of its classes: by the endings of their names

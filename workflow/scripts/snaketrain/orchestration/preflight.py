@@ -48,6 +48,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             train.schedule,
             train.groups,
             train.callbacks,
+            train.trainer,
             train.metrics,
             run.evaluate.metrics,
             run.model,

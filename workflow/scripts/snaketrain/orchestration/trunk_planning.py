@@ -79,7 +79,7 @@ TASK = PACKAGE / "tasks/base.py"
 
 def evaluations_may_count(train: Train) -> bool:
     """Also where files do not tell."""
-    return not all(observes_only(each.use) for each in train.callbacks) or overrides_hooks(train.task.use)
+    return train.trainer is not None or not all(observes_only(each.use) for each in train.callbacks) or overrides_hooks(train.task.use)
 
 
 @functools.cache

@@ -56,12 +56,12 @@ def parameter_groups(name: str, module: nn.Module, weight_decay: float, groups: 
             f"train.freeze: nothing of the module `{name}` is left to train. Freeze less, or leave it out of the task's `objectives` if it is only "
             "compared with."
         )
-    return [named_group(members, scale, decay, apart) for (scale, decay, apart), members in found.items()]
-
-
-def named_group(members: list[str], scale: float, decay: float, apart: int | None) -> NamedGroup:
-    group: NamedGroup = {"params": members, "weight_decay": decay, "rate_scale": scale}
-    return group if apart is None else {**group, "setting": apart}
+    named_groups: list[NamedGroup] = []
+    for (scale, decay, apart), members in found.items():
+        named_groups.append({"params": members, "weight_decay": decay, "rate_scale": scale})
+        if apart is not None:
+            named_groups[-1]["setting"] = apart
+    return named_groups
 
 
 def belongs(parameter: nn.Parameter, group: Group, module: str, key: str) -> bool:

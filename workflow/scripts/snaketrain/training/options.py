@@ -8,7 +8,7 @@ from typing import Protocol
 from snaketrain.data.loading.loader import Loader
 from snaketrain.runtime.journal import Clock
 from snaketrain.strategies.base import Strategy
-from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.callbacks import Callback
 from snaketrain.training.checkpoints.formats import FormatName
 from snaketrain.training.checkpoints.ranking import BY_LOSS, Selection
 from snaketrain.training.trajectory import Trajectory

@@ -1,8 +1,9 @@
 """What a training does about a step that fails: smaller microbatches where memory runs out, and a rollback where losses are not finite."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -11,9 +12,14 @@ from snaketrain.data.loading.training_data import Batch
 from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.ranks import WorthAnotherStart
 from snaketrain.runtime.run_folder import MICROBATCHES, microbatches_that_fit
-from snaketrain.strategies.base import LossSums, MicroBatches, Strategy
+from snaketrain.strategies.base import LossSums, MicroBatches, Objective, Strategy
 from snaketrain.training.metric_window import is_loss
-from snaketrain.training.state import StateDict, StepOutcome, TrainState
+from snaketrain.training.state import StateDict, StepOutcome, TrainState, seed_step
+
+if TYPE_CHECKING:
+    from snaketrain.runtime.journal import Journal
+    from snaketrain.training.checkpoints.store import Checkpoints
+    from snaketrain.training.plan import PlannedStep
 
 # --- Running out of memory in a step: an error that says what helps, or smaller microbatches if the settings allow that.
 
@@ -24,22 +30,20 @@ class Accumulation:
     With `may_grow` it is doubled when the memory runs out, and later attempts start with the new number.
     """
 
-    def __init__(self, folder: Path, wanted: int, may_grow: bool):
-        self.path, self.may_grow = folder / MICROBATCHES, may_grow
+    def __init__(self, folder: Path, wanted: int, may_grow: bool, seed: int):
+        self.path, self.may_grow, self.seed = folder / MICROBATCHES, may_grow, seed
         self.number = max(wanted, microbatches_that_fit(folder)) if may_grow else wanted
 
-    def retrying(
-        self, state: TrainState, seed: Callable[[], None], compute: Callable[[MicroBatches], LossSums], load: Callable[[], MicroBatches],
-        microbatches: MicroBatches,
-    ) -> LossSums:  # fmt: skip
-        """`compute` of the microbatches. When the memory runs out, start over with smaller ones, which gives the same result."""
+    def forward_backward(self, state: TrainState, planned: "PlannedStep", number: int, objective: Objective) -> LossSums:
+        """Of one objective of a step. When the memory runs out, start over with smaller microbatches, which gives the same result."""
+        microbatches = planned.microbatches
         while True:
             if 2 * len(microbatches) <= self.number:  # these were loaded before the memory ran out
-                microbatches = load()
-            seed()
+                microbatches = planned.load_again()
+            seed_step(self.seed, planned.step, number, state.strategy)
             before = Buffers(state.modules.values() if self.may_grow else ())
             try:
-                return compute(microbatches)
+                return state.strategy.forward_backward(objective, microbatches, planned.denominator)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -128,6 +132,24 @@ class NonfiniteSteps:
         self.in_a_row: list[list[int]] = []  # the examples of each step
         self.rollbacks = 0
         self.longest = 0  # the most steps in a row so far
+
+    def settle(self, outcome: StepOutcome, state: TrainState, checkpoints: "Checkpoints", journal: "Journal") -> None:
+        """Record whether a step was applied; if its gradients were not finite, the weights stayed as they were. Roll back after too many."""
+        if outcome.applied:
+            self.record_finite()
+            return
+        ranks, step, examples = nonfinite_ranks(state.strategy, outcome), outcome.step, outcome.ids.tolist()
+        if ranks is None:
+            return
+        journal.write("bad_step", step=step, processes=ranks, examples=examples)
+        logging.warning("step %d: losses of ranks %s, or gradients, are not finite; the update is skipped", step, ranks)
+        if self.record_nonfinite(examples):
+            checkpoints.finish()
+            back = checkpoints.restore(state, {"task": state.task})
+            if back == 0:
+                raise Diverged(f"step {step}: too many steps are not finite, and there is no checkpoint yet. Lower train.learning_rate.")
+            journal.write("rollback", step=step, to=back)
+            logging.warning("step %d: rolled back to the weights of step %d; training continues after the skipped steps", step, back)
 
     def record_finite(self) -> None:
         self.in_a_row = []

@@ -13,6 +13,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snaketrain.runtime.journal import Event, all_events, as_line, events_named, last_attempt
 from snaketrain.runtime.loaded_code import changed_files
@@ -23,16 +24,16 @@ from snaketrain.training.checkpoints.publishing import damage, publish_again
 from snaketrain.training.checkpoints.ranking import CheckpointState, read_state
 from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.plan import Plan, folder_name
+from snaketrain.training.state import Stateful
 from snaketrain.training.trajectory import Execution, Trajectory, execution_differences
 
+if TYPE_CHECKING:
+    from snaketrain.training.trainer import Trainer
+
+
 FILE = "reused.json"  # what is said of it, for MLflow
-COPIED = (
-    "train",
-    "eval",
-    "samples",
-    "checkpoint",
-    "bad_step",
-)  # events of steps; attempts and the machine's load were the other training's
+# events of steps; attempts and the machine's load were the other training's
+COPIED = ("train", "eval", "samples", "checkpoint", "bad_step")
 SPEED = "_per_second"  # the end of the names of figures that are not copied: this training did not compute so fast
 SHOWN = 10  # steps in a message
 
@@ -174,29 +175,28 @@ def state_of(checkpoint: Path) -> CheckpointState | None:
         return None
 
 
-def evaluations(folder: Path, measures: str) -> Evaluations:
-    """By step, those of the last attempt that has taken the step; only of attempts with these measures, since code may change between two."""
+def evaluations(folder: Path, measures: str | None) -> Evaluations:
+    """By step, those of the last attempt that has taken the step; only of attempts with these measures, since code may change between two.
+
+    None: whatever their measures.
+    """
     found: Evaluations = {}
-    measured_alike: bool | None = None  # not known yet of what was itself taken over, which has the measures of the first attempt
+    measured_alike: bool | None = (
+        True if measures is None else None
+    )  # not known yet of what was itself taken over, which has the measures of the first attempt
     for event in all_events(folder / "journal.jsonl"):
         if event.get("event") == "eval" and measured_alike is not False:
             found[event["step"]] = event["metrics"]
         elif event.get("event") == "attempt":
-            known = found if measured_alike is not None or event.get("measures") == measures else {}
-            measured_alike = event.get("measures") == measures
+            alike = measures is None or event.get("measures") == measures
+            known, measured_alike = found if measured_alike is not None or alike else {}, alike
             found = {step: metrics for step, metrics in known.items() if step <= event.get("resume_step", 0)}
     return found if measured_alike is not None else {}
 
 
 def evaluations_until(folder: Path, last: int) -> list[tuple[int, dict[str, float]]]:
     """A training's own, in the order of their steps; of a step that was repeated the last one."""
-    found: Evaluations = {}
-    for event in all_events(folder / "journal.jsonl"):
-        if event.get("event") == "attempt":
-            found = {step: metrics for step, metrics in found.items() if step <= event.get("resume_step", 0)}
-        elif event.get("event") == "eval":
-            found[event["step"]] = event["metrics"]
-    return sorted((step, metrics) for step, metrics in found.items() if step <= last)
+    return sorted((step, metrics) for step, metrics in evaluations(folder, None).items() if step <= last)
 
 
 def limit(begun: Beginning, known: Evaluations) -> float:
@@ -312,3 +312,49 @@ def trainings_beside(folder: Path) -> list[Path]:
         path for trainings in ("trunks", "runs") for path in sorted(results.glob(f"{trainings}/*/superseded/training-*"), reverse=True)
     ]
     return [*own, *(each for each in others if folder.parent.resolve() not in each.parents)]
+
+
+class ReusedEvaluations:
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.reused: Reused | None = None
+
+    def replay(self, trainer: "Trainer") -> None:
+        """Early stopping and the best metric are those of a training that has evaluated these steps itself, by the metric that counts now."""
+        state, checkpoints, plan = trainer.state, trainer.checkpoints, trainer.plan
+        found = state.strategy.all_gather_object(Reused.read(self.folder) if state.rank == 0 else None)[0]
+        stopping = [callback for callback in trainer.callbacks.callbacks if isinstance(callback, EarlyStopping)]
+        if found and state.step <= found.step:  # else it has saved a checkpoint of its own, which remembers all of this
+            self.reused, evaluations = found, found.evaluations
+        elif trainer.best.outdated or any(each.outdated for each in stopping):
+            evaluations = state.strategy.all_gather_object(evaluations_until(self.folder, state.step) if state.rank == 0 else [])[0]
+        else:
+            return
+        known = [
+            (step, metrics) for step, metrics in evaluations if 0 < step < state.step or (step == state.step and checkpoints.evaluated)
+        ]
+        trainer.best.replay(metrics for _, metrics in known)
+        for each in stopping:
+            each.replay(metrics[each.metric] for step, metrics in known if plan.evaluates_at(step) and each.metric in metrics)
+
+    def measure(self, trainer: "Trainer") -> None:
+        """Evaluate the checkpoints whose metrics were of other data, or other ones."""
+        state, checkpoints, last = trainer.state, trainer.checkpoints, trainer.state.step
+        steps = list(filter(trainer.plan.evaluates_at, self._without_metrics(self.reused.step))) if self.reused and state.rank == 0 else []
+        steps = [step for step in state.strategy.all_gather_object(steps)[0] if step < last or (step == last and not trainer.owed)]
+        task: dict[str, Stateful] = {"task": state.task}
+        for step in steps:
+            checkpoints.load(state, step, task)
+            if (metrics := trainer.measure()) is None:
+                trainer.owed = True  # stopped: the next attempt continues
+                break
+            trainer.journal.write("eval", step=step, metrics=metrics, spent=trainer.clock.spent())
+            trainer.best.improved(metrics)
+            if state.rank == 0:
+                checkpoints.set_metrics(step, metrics)
+        if steps:
+            checkpoints.load(state, last, task)
+
+    def _without_metrics(self, last: int) -> list[int]:
+        states = map(read_state, sorted(self.folder.glob("checkpoints/step-*")))
+        return [state["step"] for state in states if state["metrics"] is None and state["step"] <= last]

@@ -96,3 +96,11 @@ class StepOutcome:
     def applied(self) -> bool:
         """Whether the weights were updated: only if the gradients of all ranks were finite."""
         return math.isfinite(self._norm.item())
+
+
+def seed_step(seed: int, step: int, objective: int, strategy: Strategy) -> None:
+    """Dropout depends on the step and the objective alone, so a resumed or repeated step draws the same numbers."""
+    number = (seed * 1_000_003 + step) * 1_009 + strategy.random_rank + objective * 1_000_000_007
+    torch.default_generator.manual_seed(number)  # `torch.manual_seed` spends half a millisecond on devices that are not used
+    if strategy.device.type == "cuda":
+        torch.cuda.manual_seed(number)

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
-from snaketrain.strategies.base import LossSums, MicroBatches, Objective, Strategy, add_up, norm_of
+from snaketrain.strategies.base import LossSums, MicroBatches, Objective, add_up, norm_of
 from snaketrain.training.optimizers import set_rate
 from snaketrain.training.recovery import explain_update, is_out_of_memory
 from snaketrain.training.state import TrainState
@@ -44,11 +43,3 @@ def train_step(
 def take_step(state: TrainState, microbatches: MicroBatches, denominator: float, rate: float) -> tuple[LossSums, Tensor]:
     """`train_step` without a trainer around it, for benchmarks and tests."""
     return train_step(state, rate, lambda _, objective: state.strategy.forward_backward(objective, microbatches, denominator))
-
-
-def seed_step(seed: int, step: int, objective: int, strategy: Strategy) -> None:
-    """Dropout depends on the step and the objective alone, so a resumed or repeated step draws the same numbers."""
-    number = (seed * 1_000_003 + step) * 1_009 + strategy.random_rank + objective * 1_000_000_007
-    torch.default_generator.manual_seed(number)  # `torch.manual_seed` spends half a millisecond on devices that are not used
-    if strategy.device.type == "cuda":
-        torch.cuda.manual_seed(number)

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 from snaketrain.config.references import load
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.examples import Splits, digest_of
 from snaketrain.models.adapters import describe_adapters
+from snaketrain.runtime.credentials import resolved
+from snaketrain.runtime.journal import Journal
 from snaketrain.runtime.run_folder import deciding_settings
 from snaketrain.runtime.stages import join
-from snaketrain.strategies.base import LossSums, Objective, Strategy
+from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
 from snaketrain.training.batch_limits import BatchLimits
 from snaketrain.training.building import (
@@ -29,22 +30,21 @@ from snaketrain.training.building import (
     selection_settings,
     start_strategy,
 )
-from snaketrain.training.callbacks.base import Callbacks
+from snaketrain.training.callbacks import Callbacks
 from snaketrain.training.checkpoints.formats import make_format
 from snaketrain.training.checkpoints.ranking import BestMetric
 from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.evaluation import evaluate
-from snaketrain.training.journals import Journal, open_journals
 from snaketrain.training.metric_window import MetricWindow
 from snaketrain.training.options import StopAgreement, TrainerOptions
-from snaketrain.training.plan import Plan, folder_name
-from snaketrain.training.planned_steps import PlannedStep, PlannedSteps
-from snaketrain.training.recovery import Accumulation, Diverged, NonfiniteSteps, nonfinite_ranks
-from snaketrain.training.reused_evaluations import ReusedEvaluations
+from snaketrain.training.plan import Plan, PlannedStep, PlannedSteps, folder_name
+from snaketrain.training.recovery import Accumulation, NonfiniteSteps
+from snaketrain.training.reuse import ReusedEvaluations
 from snaketrain.training.state import Stateful, StepOutcome, TrainState
-from snaketrain.training.step import seed_step, train_step
+from snaketrain.training.step import train_step
 from snaketrain.training.trajectory import Record
+from snaketrain.training.watching import open_journals
 from snaketrain.training.weight_average import averages_in_place
 
 
@@ -67,7 +67,7 @@ class Trainer:
             [*deciding_settings(strings("train", train)), *settings], options.resume_changed,
         )  # fmt: skip
         self.best, self.reused = BestMetric(options.selection), ReusedEvaluations(folder)
-        self.accumulation = Accumulation(folder, train.accumulate, options.reduce_batch_on_oom)
+        self.accumulation = Accumulation(folder, train.accumulate, options.reduce_batch_on_oom, train.seed)
         self.planned = PlannedSteps(state, data.train, plan, self.accumulation, options.loader, options.clock, self.requests)
         self.window = MetricWindow(state.strategy)
         self.nonfinite = NonfiniteSteps(train.bad_steps_allowed, train.rollbacks_allowed)
@@ -86,12 +86,11 @@ class Trainer:
         cls, train: Train, model: Model, data: Splits, folder: Path, options: TrainerOptions | None = None, *,
         strategy: Strategy | None = None, task: Task | None = None, plan: Plan | None = None,
         weights: Path | None = None, initial_weights: Path | None = None, journals: tuple[Journal, Journal] | None = None,
-        **arguments: object,
-    ) -> Self:  # fmt: skip
+    ) -> "Trainer":  # fmt: skip
         """The trainer of one run, from the sections `train` and `model` of its configuration.
 
         Journal, checkpoints and logs go to `folder`; if it has a checkpoint, `fit` resumes from there. `weights` and `initial_weights` are
-        the folders of what `model.source` and `model.initial_weights` name. `arguments` are those of a subclass.
+        the folders of what `model.source` and `model.initial_weights` name. It is of the class that `train.trainer` names, if it names one.
         """
         check_weights(model, weights, initial_weights)
         strategy, task, options = strategy or start_strategy(train), task or make_task(train, data.facts), options or TrainerOptions()
@@ -104,11 +103,13 @@ class Trainer:
             task.describe(modules, folder / "description")
             for module in modules.values():
                 describe_adapters(module, folder / "adapter")
+        made, further = trainer_class(train, cls), resolved(train.trainer.arguments) if train.trainer else {}
         callbacks = [*options.callbacks, *selection_callbacks(train, options.selection), *load_callbacks(train)]
-        return cls(
+        return made(
             make_train_state(task, train, modules, strategy), data, train, plan or Plan.of(train, data.train.lengths), folder,
             journals or open_journals(folder, strategy), replace(options, callbacks=callbacks),
-            [*strings("model", model), *selection_settings(train, options.selection), join("data.train", digest_of(data.train))], **arguments,
+            [*strings("model", model), *selection_settings(train, options.selection), join("data.train", digest_of(data.train))],
+            **further,
         )  # fmt: skip
 
     def fit(self) -> TrainState:
@@ -159,22 +160,12 @@ class Trainer:
 
     def train_step(self, planned: PlannedStep) -> None:
         """Compute gradients and update, without waiting for the device or for other ranks; then settle the step before."""
-        state, count = self.state, max(1.0, planned.summed()[0])
-
-        def forward_backward(number: int, objective: Objective) -> LossSums:
-            return self.accumulation.retrying(
-                state,
-                seed=partial(seed_step, self.train.seed, planned.step, number, state.strategy),
-                compute=lambda microbatches: state.strategy.forward_backward(objective, microbatches, count),
-                load=lambda: self.planned.load(planned.ids, planned.epoch),
-                microbatches=planned.microbatches,
-            )
-
+        state = self.state
         rate = self.plan.learning_rate_at(planned.step) * state.rate_scale
         of_groups = {group: each * state.rate_scale for group, each in self.plan.group_rates_at(planned.step).items()}
-        losses, norm = train_step(state, rate, forward_backward, of_groups)
+        losses, norm = train_step(state, rate, partial(self.accumulation.forward_backward, state, planned), of_groups)
         self.settle()  # the step before, which the device has finished by now
-        self.newest = StepOutcome(planned.step, planned.ids, losses, count, planned.counted_here, norm, rate)
+        self.newest = StepOutcome(planned.step, planned.ids, losses, planned.denominator, planned.counted_here, norm, rate)
 
     def after_step(self, outcome: StepOutcome | None) -> None:
         """Log, evaluate and save according to the plan. Where the task has left a step out, the outcome is an earlier one's."""
@@ -234,30 +225,10 @@ class Trainer:
 
         One step late, so that the host need not wait; but always before an evaluation or a save, which depend on it.
         """
-        outcome = self.newest
-        if outcome is None or outcome.settled:
-            return
-        outcome.settled = True
-        self.window.add(outcome)
-        if outcome.applied:
-            self.nonfinite.record_finite()
-        else:
-            self.skip(outcome)
-
-    def skip(self, outcome: StepOutcome) -> None:
-        """Record a step whose gradients were not finite, so that the weights stayed as they were."""
-        ranks, step, examples = nonfinite_ranks(self.state.strategy, outcome), outcome.step, outcome.ids.tolist()
-        if ranks is None:
-            return
-        self.journal.write("bad_step", step=step, processes=ranks, examples=examples)
-        logging.warning("step %d: losses of ranks %s, or gradients, are not finite; the update is skipped", step, ranks)
-        if self.nonfinite.record_nonfinite(examples):
-            self.checkpoints.finish()
-            back = self.checkpoints.restore(self.state, {"task": self.state.task})
-            if back == 0:
-                raise Diverged(f"step {step}: too many steps are not finite, and there is no checkpoint yet. Lower train.learning_rate.")
-            self.journal.write("rollback", step=step, to=back)
-            logging.warning("step %d: rolled back to the weights of step %d; training continues after the skipped steps", step, back)
+        if (outcome := self.newest) and not outcome.settled:
+            outcome.settled = True
+            self.window.add(outcome)
+            self.nonfinite.settle(outcome, self.state, self.checkpoints, self.journal)
 
     def log(self, outcome: StepOutcome) -> None:
         self.window.add(outcome)
@@ -356,11 +327,11 @@ class Trainer:
             self.callbacks.on_checkpoint(self.state, step)
 
 
-def trainer_class(train: Train) -> type[Trainer]:
-    """The user's own, if the settings name one."""
+def trainer_class(train: Train, default: type[Trainer] = Trainer) -> type[Trainer]:
+    """What `train.trainer` names, with the `default` where it names none."""
     if train.trainer is None:
-        return Trainer
+        return default
     found = load(train.trainer.use)
-    if isinstance(found, type) and issubclass(found, Trainer):
-        return found
-    raise SystemExit(f"train.trainer.use: `{train.trainer.use}` is no trainer. Derive it from snaketrain.Trainer.")
+    if not (isinstance(found, type) and issubclass(found, Trainer)):
+        raise SystemExit(f"train.trainer.use: `{train.trainer.use}` is not a trainer. Derive it from snaketrain.Trainer.")
+    return found

@@ -1,4 +1,4 @@
-"""Fingerprints of the weights at each step: a digest of all that they follow from. Pure functions, without torch.
+"""Fingerprints of the weights at each step: a digest of all that they follow from. Pure functions, which load no torch.
 
 Trainings with the same fingerprint at a step that are executed alike have the same weights there, bit for bit, so that none has to
 compute them again. What decides the weights of every step is in `base`; the learning rates join step by step, so that trainings part
@@ -7,15 +7,24 @@ where their rates do. A setting, fact or module that is not listed here as harml
 
 import hashlib
 import json
+import platform
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
 from snaketrain.runtime.credentials import hidden_in
-from snaketrain.runtime.loaded_code import RECORDED
+from snaketrain.runtime.loaded_code import RECORDED, imported_packages
 from snaketrain.runtime.manifests import Manifest, digest
+from snaketrain.runtime.provenance import all_installed
 from snaketrain.runtime.stages import by_key, join, split
 from snaketrain.runtime.strict_json import Json, JsonObject
+
+if TYPE_CHECKING:
+    import torch
+
+    from snaketrain.config.schema import Train
+    from snaketrain.strategies.base import Strategy
 
 VERSION = 2  # of what is digested here: fingerprints of another version are never equal
 
@@ -40,15 +49,14 @@ MEASURING = (
     "snaketrain.tasks.metrics",
     "snaketrain.training.evaluation",
 )
-# ... or decide when a training ends, what it reports, and the learning rates, which are compared themselves
+# ... or decide when a training ends, what it reports, and the learning rates, which are compared themselves. What else the metrics decide is
+# in `early_stopping` too, and counts where they decide anything.
 NOT_MEASURING = (
     "snaketrain.training.early_stopping",
-    "snaketrain.training.metric_window",
     "snaketrain.training.metric_window",
     "snaketrain.training.reuse",
     "snaketrain.training.schedules",
     "snaketrain.training.options",
-    "snaketrain.training.torch_schedules",
     "snaketrain.training.trajectory",
 )
 
@@ -83,6 +91,38 @@ class Execution:
     def content(self) -> JsonObject:
         content: JsonObject = json.loads(json.dumps(hidden_in(vars(self))))  # as it is read from a checkpoint
         return content
+
+
+def execution_of(train: "Train", strategy: "Strategy") -> Execution:
+    """How this training is executed. All ranks take part, since each may run on another machine."""
+    ranks = strategy.all_gather_object((platform.node(), kind_of(strategy.device)))
+    nodes, devices = ({rank[number] for rank in ranks} for number in (0, 1))
+    return Execution(
+        type(strategy).__name__, train.strategy.arguments, strategy.world_size, len(nodes), train.accumulate, strategy.precision,
+        sorted(devices), all_installed() | imported_packages(),
+    )  # fmt: skip
+
+
+def kind_of(device: "torch.device") -> str:
+    """Of a GPU its name and the libraries that compute on it; of a CPU its model, instruction set and threads."""
+    import torch
+
+    if device.type == "cuda":
+        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch declares no types
+        return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
+    if device.type == "cpu":
+        return f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
+    return device.type
+
+
+def processor() -> str:
+    """The model of the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor() or platform.machine())
 
 
 def execution_differences(theirs: JsonObject, ours: JsonObject) -> list[str]:
@@ -153,7 +193,12 @@ def trajectory_of(
         "data": data_digest(data, "train"),
     }
     if evaluations_count:
-        parts |= {"when": when, "measures": measures, "schedule": [each for each in settings if field_of(each) == "schedule"]}
+        parts |= {
+            "when": when,
+            "measures": measures,
+            "schedule": [each for each in settings if field_of(each) == "schedule"],
+            "deciding": [each for each in code if module_of(each) == "snaketrain.training.early_stopping"],
+        }
     allowed = int(str(by_key(settings).get("train.bad_steps_allowed", 0)))
     return Trajectory(digest(parts), measures, execution, allowed, step_content, frozenset(map(module_of, code)))
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from snaketrain.strategies.shards import local_tensor
-from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.callbacks import Callback
 from snaketrain.training.checkpoints.rank_state import averaged_tensors
 from snaketrain.training.state import StepOutcome, TrainState
 

@@ -12,9 +12,7 @@ from torch.distributed.checkpoint.metadata import STORAGE_TYPES, TensorStorageMe
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from snaketrain.models.weights import MOST_BYTES, files_of, write_index
-from snaketrain.training.checkpoints.exported import exported_files
-from snaketrain.training.checkpoints.formats import is_sharded
-from snaketrain.training.checkpoints.sharded import AVERAGES, WEIGHTS
+from snaketrain.training.checkpoints.ranking import AVERAGES, WEIGHTS, exported_files, is_sharded
 
 
 def export_weights(checkpoint: Path, folder: Path, most_bytes: int = MOST_BYTES) -> None:

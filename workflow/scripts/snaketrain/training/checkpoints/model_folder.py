@@ -2,15 +2,21 @@
 
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from snaketrain.config.references import load
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Model, Train
+from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.manifests import Manifest
-from snaketrain.training.checkpoints.exported import AVERAGED, exported_files
+from snaketrain.training.checkpoints.ranking import AVERAGED, exported_files, is_sharded
+
+if TYPE_CHECKING:
+    from snaketrain.tasks.base import Task
 
 TASK = "task.memory.pt"
-WEIGHTS = (".safetensors", ".distcp", TASK)
+WEIGHT_FILES = (".safetensors", ".distcp", TASK)
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 class KeptCheckpoint(NamedTuple):
@@ -29,7 +35,9 @@ def kept_checkpoints(training: Manifest) -> list[KeptCheckpoint]:
 def weights_in(training: Manifest, checkpoint: str) -> dict[str, str]:
     """The digests of the files with a checkpoint's weights, by the names that they are exported under."""
     found = {
-        Path(name).name: digest for name, digest in training.files.items() if name.startswith(f"{checkpoint}/") and name.endswith(WEIGHTS)
+        Path(name).name: digest
+        for name, digest in training.files.items()
+        if name.startswith(f"{checkpoint}/") and name.endswith(WEIGHT_FILES)
     }
     return found | {name.replace(AVERAGED, ".safetensors"): found.pop(name) for name in list(found) if name.endswith(AVERAGED)}
 
@@ -45,7 +53,7 @@ def export(checkpoints: list[Path], training: Manifest, tokenizer: Path, folder:
         from snaketrain.training.checkpoints.exporting import average_checkpoints  # with torch
 
         average_checkpoints(checkpoints, folder)
-    elif (best / "weights").is_dir():
+    elif is_sharded(best):
         from snaketrain.training.checkpoints.exporting import export_weights  # with torch
 
         export_weights(best, folder)
@@ -56,10 +64,27 @@ def export(checkpoints: list[Path], training: Manifest, tokenizer: Path, folder:
 
 
 def merge(training: Manifest, data: Manifest, fetched: Manifest, folder: Path) -> None:
-    """Write the adapters into `folder`/adapter, and replace the trained weights in `folder`/model by the merged model's."""
-    from snaketrain.training.checkpoints.merging import merge_adapters  # with torch
+    """Write the adapters as peft does into `folder`/adapter, and replace the trained weights in `folder`/model by the merged model's."""
+    from peft import PeftModel, get_peft_model_state_dict
+    from safetensors.torch import save_file
 
-    sections = from_strings(training.settings)
+    from snaketrain.models.adapters import to_peft
+    from snaketrain.models.weights import read_weights, save_weights
+
+    sections, adapter, merged = from_strings(training.settings), folder / "adapter", folder / "model"
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
-    config = training.file("adapter/adapter_config.json")
-    merge_adapters(train, model, data.facts, fetched.folder / "files", config, folder / "adapter", folder / "model")
+    task: Task = load(train.task.use, "tasks")(**resolved(train.task.arguments))
+    ((name, module),) = task.build(model.model_dump(exclude={"adapters"}), fetched.folder / "files", data.facts).items()
+    trained = read_weights(merged, name)
+    own, parameters = module.state_dict(), dict(module.named_parameters())
+    module.load_state_dict({key: tensor for key, tensor in trained.items() if key in own}, strict=False)  # heads and buffers
+    adapter.mkdir(parents=True)
+    shutil.copyfile(training.file(f"adapter/{ADAPTER_CONFIG}"), adapter / ADAPTER_CONFIG)
+    saved = to_peft({key: tensor for key, tensor in trained.items() if key in parameters or key not in own})
+    save_file(saved, adapter / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    adapted = PeftModel.from_pretrained(module, str(adapter))
+    if different := saved.keys() ^ get_peft_model_state_dict(adapted).keys():
+        raise SystemExit(f"{adapter}: peft reads other weights than were trained: {', '.join(sorted(different)[:5])}. Please report this.")
+    for path in merged.glob(f"{name}*.safetensors*"):  # still mapped into memory, so not overwritten
+        path.unlink()
+    save_weights(adapted.merge_and_unload(), merged, name)

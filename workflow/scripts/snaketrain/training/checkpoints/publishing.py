@@ -16,8 +16,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from snaketrain.runtime.manifests import file_digest, write_json
 from snaketrain.runtime.strict_json import Json
+from snaketrain.training.checkpoints.ranking import STATE
 
-LISTING, STATE = "checkpoint.json", "state.json"
+LISTING = "checkpoint.json"
 # torch and safetensors raise errors of their own on a full disk; torch's CheckpointException is not an Exception
 ERRORS = (OSError, RuntimeError, SafetensorError, CheckpointException)
 SECONDS_UNTIL_VISIBLE = 60  # a network file system may show a new file to other nodes late

@@ -1,6 +1,6 @@
-"""Ranks checkpoints by the metrics stored in them: one rule decides which are kept and which is selected.
+"""What a checkpoint says of itself, read without torch: its metrics, by which checkpoints are ranked, and which of its files are the model.
 
-Not by the journal, which may hold an evaluation whose checkpoint was never saved.
+One rule decides which are kept and which is selected; not by the journal, which may hold an evaluation whose checkpoint was never saved.
 """
 
 import math
@@ -13,6 +13,10 @@ from snaketrain.runtime import strict_json
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.metric_names import rank_key
 from snaketrain.training.trajectory import Record
+
+WEIGHTS, AVERAGES = "weights", "averages"  # folders of a checkpoint in shards
+AVERAGED = ".averaged.safetensors"  # ends the names of whole averaged weights
+STATE = "state.json"
 
 # --- The metric by which checkpoints are selected, and its best value so far.
 
@@ -89,10 +93,20 @@ class Evaluated:
 
 def read_state(checkpoint: Path) -> CheckpointState:
     try:
-        state: CheckpointState = strict_json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+        state: CheckpointState = strict_json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SystemExit(f"{checkpoint}/state.json: cannot be read ({error}). Delete this checkpoint, and train the run again.") from None
+        raise SystemExit(f"{checkpoint}/{STATE}: cannot be read ({error}). Delete this checkpoint, and train the run again.") from None
     return state
+
+
+def is_sharded(checkpoint: Path) -> bool:
+    return (checkpoint / WEIGHTS).is_dir()
+
+
+def exported_files(checkpoint: Path) -> dict[str, Path]:
+    """The files of whole weights, by the names that they are exported under: averages, where there are any, replace what was trained."""
+    files = {path.name: path for path in checkpoint.glob("*.safetensors") if not path.name.endswith(AVERAGED)}
+    return files | {path.name.replace(AVERAGED, ".safetensors"): path for path in checkpoint.glob(f"*{AVERAGED}")}
 
 
 def evaluated(checkpoints: Path) -> list[Evaluated]:

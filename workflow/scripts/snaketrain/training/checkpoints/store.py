@@ -12,11 +12,10 @@ from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.ranks import Background
 from snaketrain.runtime.run_folder import differing_settings
 from snaketrain.strategies.base import Strategy
-from snaketrain.training.checkpoints.formats import is_sharded, load_checkpoint
+from snaketrain.training.checkpoints.formats import WholeTensors, load_checkpoint
 from snaketrain.training.checkpoints.publishing import (
     ERRORS,
     LISTING,
-    STATE,
     Peers,
     becomes_visible,
     damage,
@@ -24,9 +23,17 @@ from snaketrain.training.checkpoints.publishing import (
     publish_again,
     read_listing,
 )
-from snaketrain.training.checkpoints.ranking import CheckpointState, Selection, best_first, evaluated, read_state
-from snaketrain.training.checkpoints.sharded import AVERAGES, WEIGHTS
-from snaketrain.training.checkpoints.whole_tensors import WholeTensors
+from snaketrain.training.checkpoints.ranking import (
+    AVERAGES,
+    STATE,
+    WEIGHTS,
+    CheckpointState,
+    Selection,
+    best_first,
+    evaluated,
+    is_sharded,
+    read_state,
+)  # fmt: skip
 from snaketrain.training.plan import folder_name
 from snaketrain.training.state import Stateful, TrainState
 from snaketrain.training.trajectory import Record
