@@ -11,8 +11,7 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute
 from snaketrain.orchestration.snakemake_objects import varying
 from snaketrain.orchestration.strategy_declarations import strategy_info
-from snaketrain.runtime.ranks import BIND
-from snaketrain.runtime.ranks import SETUP_FAILED
+from snaketrain.runtime.ranks import BIND, SETUP_FAILED
 
 # --- The environment of a training's or an evaluation's Python on each node: variables, the site's setup, a container, a staged environment.
 # It is a prefix of the command, after the launcher, so that it applies to every process on every node.
