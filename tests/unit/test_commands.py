@@ -11,7 +11,7 @@ import pytest
 
 import keep_log
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.orchestration import commands, launching
+from snaketrain.orchestration import launching, rule_values
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.names import plain_name, source_name
 from snaketrain.orchestration.pipeline import Pipeline
@@ -58,7 +58,7 @@ def run(command: str, folder: Path) -> list[dict]:
 
 def test_a_training_receives_its_options_literally(pipeline, script, tmp_path):
     found = pipeline(threads=1)
-    options = commands.training_options(found.runs["default"], (3, 5))
+    options = rule_values.training_options(found.runs["default"], (3, 5))
     (given,) = run(f"{launch(found)} {script} {options}", tmp_path)
     assert {f"--experiment={TEXT}-trunks", f"--notes={TEXT}", f"--keep-best-by={TEXT}"} <= set(given["words"])
     assert given["words"][-3:] == ["--branch-steps", "3", "5"] and "--resume-changed" not in given["words"]

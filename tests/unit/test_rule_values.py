@@ -3,7 +3,7 @@
 from snakemake.common import get_input_function_aux_params
 from snakemake.iocontainers import Wildcards
 
-from snaketrain.orchestration.snakemake_objects import untracked, varying
+from snaketrain.orchestration.rule_values import untracked, varying
 
 SMALL = Wildcards(fromdict={"run": "small"})
 

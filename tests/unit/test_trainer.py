@@ -13,7 +13,7 @@ from snaketrain import Trainer, TrainerOptions
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Settings, Train, Use
 from snaketrain.data.loading.examples import Splits
-from snaketrain.orchestration.stages import code_of_training
+from snaketrain.orchestration.own_files import code_of_training
 from snaketrain.runtime.journal import read_events
 from snaketrain.training.building import load_callbacks
 from snaketrain.training.checkpoints.ranking import Selection

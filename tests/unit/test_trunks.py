@@ -9,7 +9,7 @@ import pytest
 from snaketrain.config.schema import Train
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.repairing import Repairs
-from snaketrain.orchestration.snakemake_objects import varying
+from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.stages import TrainTrunk
 from snaketrain.orchestration.trunk_planning import shared, stretches
 from snaketrain.runtime.manifests import Manifest, read_checked, write_checked, write_json, write_manifest

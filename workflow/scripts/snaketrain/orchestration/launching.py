@@ -9,7 +9,7 @@ from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute
-from snaketrain.orchestration.snakemake_objects import varying
+from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.strategy_declarations import strategy_info
 from snaketrain.runtime.ranks import BIND, SETUP_FAILED
 

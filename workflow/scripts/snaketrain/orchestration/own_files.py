@@ -4,13 +4,17 @@ import functools
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.references import find
-from snaketrain.config.schema import Data, Examples, Source
+from snaketrain.config.schema import Data, Examples, Settings, Source
 from snaketrain.data.fetching import named_files
+from snaketrain.labels import label_kind_file
+from snaketrain.orchestration.strategy_declarations import strategy_files
 from snaketrain.runtime.manifests import OWN_FILES, DigestCache, digest, file_digest
 from snaketrain.runtime.strict_json import Json
+from snaketrain.tasks.metric_names import is_short
 
 AT_ONCE = 4  # files that are read for their digests
 
@@ -66,3 +70,32 @@ def own_digests() -> DigestCache:
     store = OWN_FILES.absolute()
     store.parent.mkdir(exist_ok=True)  # Snakemake has not created it yet at the first start
     return DigestCache(store, "sha256")
+
+
+# --- the files whose code decides what a run trains, evaluates or predicts: own ones, and those of the library that settings name
+
+
+Named: TypeAlias = Iterable[tuple[str, str | None]]  # what a setting `use` names, and the package whose names may be short
+
+
+def code_of_run(run: Settings, also: Named = ()) -> list[Path]:
+    """Task, model, data, losses and metrics."""
+    named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data.for_training), *also]
+    named += [(use, None) for use in uses_in(run.train.task.arguments)]  # losses, metrics
+    named += [(metric.use, None) for metric in run.train.metrics.values() if not is_short(metric.use)]
+    return [*class_files(named), *strategy_files(run.train.strategy.use), label_kind_file(run.data.label_kind)]
+
+
+def code_of_evaluation(run: Settings, evaluation_set: str) -> list[Path]:
+    metrics = [(metric.use, None) for metric in run.evaluate.metrics.values() if not is_short(metric.use)]
+    return code_of_run(run, [*dataset_classes(run.sets.get(evaluation_set, run.data)), *metrics])
+
+
+def code_of_training(run: Settings) -> list[Path]:
+    """Also optimizers, schedules, callbacks and a training loop."""
+    train = run.train
+    named: list[tuple[str, str | None]] = [(train.optimizer.use, None), (train.schedule.use, "training.schedules")]
+    named += [(group.optimizer.use, None) for group in train.groups if group.optimizer]
+    named += [(group.schedule.use, "training.schedules") for group in train.groups if group.schedule]
+    named += [(each.use, None) for each in (*train.callbacks, train.trainer) if each]
+    return code_of_run(run, named)

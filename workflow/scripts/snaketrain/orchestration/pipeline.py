@@ -16,9 +16,9 @@ from snaketrain.config.secrets import variables_in
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
 from snaketrain.orchestration.names import RESULTS, data_name, folder_of_job, initial, source_name
+from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.searches import Searches
 from snaketrain.orchestration.shards import Shards, dataset_of
-from snaketrain.orchestration.snakemake_objects import varying
 from snaketrain.orchestration.stages import STAGES, ModelStage, Stage, stages_of
 from snaketrain.orchestration.strategy_declarations import evaluation_compute, saves_shards
 from snaketrain.orchestration.trunks import Trunks

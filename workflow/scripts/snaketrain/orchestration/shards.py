@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from snaketrain.config.schema import Data, Settings
 from snaketrain.orchestration.names import data_name
-from snaketrain.orchestration.snakemake_objects import TAKES_WILDCARDS, Wildcards, Workflow, with_signature
+from snaketrain.orchestration.rule_values import TAKES_WILDCARDS, Wildcards, Workflow, with_signature
 
 
 def dataset_of(name: str) -> str:

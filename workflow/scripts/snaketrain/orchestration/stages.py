@@ -1,6 +1,6 @@
 """What each result depends on: its settings, its own code, and what it reads. How its script is called is in its rule."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
@@ -11,12 +11,19 @@ from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.evaluation_sets import run_of, set_of
 from snaketrain.orchestration.named_code import train_settings
 from snaketrain.orchestration.names import initial, source_name
-from snaketrain.orchestration.own_files import class_files, content, dataset_classes, of_splits, uses_in
+from snaketrain.orchestration.own_files import (
+    class_files,
+    code_of_evaluation,
+    code_of_run,
+    code_of_training,
+    content,
+    dataset_classes,
+    of_splits,
+)
 from snaketrain.orchestration.shards import dataset_of, shard_of
-from snaketrain.orchestration.strategy_declarations import compared_strategy, strategy_files
+from snaketrain.orchestration.strategy_declarations import compared_strategy
 from snaketrain.runtime.loaded_code import changed_files, with_recorded
 from snaketrain.runtime.stages import JobSettings, previous_manifest
-from snaketrain.tasks.metric_names import is_short
 
 if TYPE_CHECKING:
     from snaketrain.orchestration.pipeline import Pipeline
@@ -410,35 +417,6 @@ def predicted(run: Settings) -> dict[str, Inputs]:
         name: inputs.model_copy(update=by_evaluation) if inputs.generate is None and inputs.asks_for_text(run.data) else inputs
         for name, inputs in run.predict.items()
     }
-
-
-# --- the files whose code decides what a run trains, evaluates or predicts: own ones, and those of the library that settings name
-
-
-Named: TypeAlias = Iterable[tuple[str, str | None]]  # what a setting `use` names, and the package whose names may be short
-
-
-def code_of_run(run: Settings, also: Named = ()) -> list[Path]:
-    """Task, model, data, losses and metrics."""
-    named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data.for_training), *also]
-    named += [(use, None) for use in uses_in(run.train.task.arguments)]  # losses, metrics
-    named += [(metric.use, None) for metric in run.train.metrics.values() if not is_short(metric.use)]
-    return [*class_files(named), *strategy_files(run.train.strategy.use), label_kind_file(run.data.label_kind)]
-
-
-def code_of_evaluation(run: Settings, evaluation_set: str) -> list[Path]:
-    metrics = [(metric.use, None) for metric in run.evaluate.metrics.values() if not is_short(metric.use)]
-    return code_of_run(run, [*dataset_classes(run.sets.get(evaluation_set, run.data)), *metrics])
-
-
-def code_of_training(run: Settings) -> list[Path]:
-    """Also optimizers, schedules, callbacks and a training loop."""
-    train = run.train
-    named: list[tuple[str, str | None]] = [(train.optimizer.use, None), (train.schedule.use, "training.schedules")]
-    named += [(group.optimizer.use, None) for group in train.groups if group.optimizer]
-    named += [(group.schedule.use, "training.schedules") for group in train.groups if group.schedule]
-    named += [(each.use, None) for each in (*train.callbacks, train.trainer) if each]
-    return code_of_run(run, named)
 
 
 STAGES: dict[str, type[Stage]] = {

@@ -16,8 +16,8 @@ from snaketrain.orchestration import launching
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.names import RESULTS, folder_of_job
 from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.rule_values import Dag, Job, Scheduler
 from snaketrain.orchestration.running_jobs import last_error
-from snaketrain.orchestration.snakemake_objects import Dag, Job, Scheduler
 from snaketrain.runtime.credentials import hidden_in
 from snaketrain.runtime.manifests import PRIVATE_FILE, read_if_intact, write_checked
 from snaketrain.runtime.strict_json import JsonObject
