@@ -110,10 +110,15 @@ class Workflow:
 
 
 class SampledSearch(Workflow):
-    """`sample_runs.py`, which starts such workflows."""
+    """`snaketrain sample`, which starts such workflows."""
 
     def before_options(self) -> list[str | Path]:
-        return [HERE.parent / "pipeline/sampling_by.py", HERE / "fast_snakemake.py", "config/config.yaml", "--"]
+        return [
+            HERE.parents[1] / "workflow/scripts/snaketrain/extras/sampling/tests/sampling_by.py",
+            HERE / "fast_snakemake.py",
+            "config/config.yaml",
+            "--",
+        ]
 
 
 def last_lines(log: Path, number: int = 30) -> str:

@@ -26,7 +26,6 @@ CORE: dict[str, Command] = {
     "predict": (SCRIPTS / "predict.py", (), "predict unlabelled data with a trained model"),
     "export": (SCRIPTS / "tools/export.py", (), "copy a run's selected model to a folder of its own"),
     "clean": (SCRIPTS / "tools/clean.py", (), "delete results that no run of a configuration needs"),
-    "sample": (SCRIPTS / "tools/sample_runs.py", (), "sample the runs of a search by Optuna"),
 }
 
 

@@ -73,7 +73,7 @@ class Sampling(Section):
         return found if isinstance(found, Range) else [with_numbers(value) for value in found]
 
 
-# --- the runs that a search has sampled so far: `tools/sample_runs.py` records them before it starts the workflow that trains them
+# --- the runs that a search has sampled so far: `snaketrain sample` records them before it starts the workflow that trains them
 
 FOLDER = Path("results/searches")
 
@@ -102,7 +102,7 @@ class Trials:
         except (OSError, ValueError) as error:
             raise ConfigurationError(
                 [
-                    f"search.{search}: {path}: {error}. Put a copy of it back, or delete it and run sample_runs.py, which writes it again from study.log."
+                    f"search.{search}: {path}: {error}. Put a copy of it back, or delete it and run `snaketrain sample`, which writes it again from study.log."
                 ]
             ) from None
 

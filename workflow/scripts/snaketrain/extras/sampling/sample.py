@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
 from snaketrain.config.errors import ConfigurationError, problems_of
 from snaketrain.config.files import read_configuration
@@ -25,9 +25,9 @@ from snaketrain.runtime.strict_json import JsonObject, rounded
 from snaketrain.tasks.metric_names import mode_of
 
 if TYPE_CHECKING:
-    from snaketrain.sampling import SampledSearch
+    from snaketrain.extras.sampling.study import SampledSearch
 
-SNAKEFILE = Path(__file__).resolve().parents[3] / "Snakefile"
+SNAKEFILE = Path(__file__).resolve().parents[5] / "Snakefile"
 COMMON = ("data", "model", "train", "select")
 OF_RUNS = ("runs", "sweeps", "search")  # the sections that are not common to all runs
 OF_DEV_SET = ("data.split_seed", "data.dev_fraction", "data.limit_dev", "data.dev")
@@ -49,7 +49,7 @@ def main() -> None:
     except ConfigurationError as error:
         raise SystemExit(str(error)) from None
     try:
-        from snaketrain.sampling import SampledSearch
+        from snaketrain.extras.sampling.study import SampledSearch
     except ModuleNotFoundError:
         raise SystemExit("search: sampling needs Optuna. Install it: pip install optuna") from None
 
@@ -112,7 +112,7 @@ def sample(searches: "list[SampledSearch]", command: list[str]) -> int:
 
 def unfinished(searches: "list[SampledSearch]") -> list[str]:
     """The runs that have no result yet."""
-    from snaketrain.sampling import run_name
+    from snaketrain.extras.sampling.study import run_name
 
     return [run_name(search.name, trial.number) for search in searches for trial in search.waiting]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import limits
 import pytest
-
 from pipeline.warm_python import warm_python
 from pipeline.workspace import SNAKEMAKE, make_workspace, snakemake
+
 from snaketrain.config.searches import Trial
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.strict_json import rounded

@@ -1,15 +1,15 @@
-"""`sample_runs.py` whose workflows are started by the script in the first argument, instead of by `python -m snakemake`."""
+"""`sample.py` whose workflows are started by the script in the first argument, instead of by `python -m snakemake`."""
 
 import argparse
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "workflow/scripts/tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import sample_runs
+import sample
 
 SNAKEMAKE = sys.argv.pop(1)
-words_of = sample_runs.snakemake
+words_of = sample.snakemake
 
 
 def by_script(args: argparse.Namespace) -> list[str]:
@@ -18,5 +18,5 @@ def by_script(args: argparse.Namespace) -> list[str]:
     return [python, SNAKEMAKE, *words_of(args)[3:]]
 
 
-sample_runs.snakemake = by_script
-sample_runs.main()
+sample.snakemake = by_script
+sample.main()

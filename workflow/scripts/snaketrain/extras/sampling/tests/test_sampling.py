@@ -9,12 +9,11 @@ from pathlib import Path
 import limits
 import pytest
 
-import sample_runs
-from snaketrain import sampling
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.searches import Sampling, Trials
+from snaketrain.extras.sampling import sample, study
+from snaketrain.extras.sampling.study import SampledSearch
 from snaketrain.runtime.manifests import Manifest, digests, write_json, write_manifest
-from snaketrain.sampling import SampledSearch
 
 SPACE = {"train.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "train.seed": [3, 4]}
 
@@ -117,7 +116,7 @@ def test_half_a_line_of_a_killed_process_is_removed():
 def test_the_lock_of_a_killed_process_is_removed(monkeypatch):
     search().propose()
     os.symlink(Path("results/searches/tuned/study.log").resolve(), "results/searches/tuned/study.log.lock")
-    monkeypatch.setattr(sampling, "LOCK_SECONDS", 3)
+    monkeypatch.setattr(study, "LOCK_SECONDS", 3)
     finish("tuned-000", 0.5)
     search().tell()
     assert search().best.value == 0.5
@@ -153,7 +152,7 @@ def test_values_that_exclude_each_other_are_left_out_and_reported(capsys):
 def test_settings_that_no_run_can_have_are_reported_before_anything_is_proposed():
     common = {"data": {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}}
     space = {"train.learning_rat": [0.1, 0.2], "train.batch_size": {"low": 0, "high": 8}, "train.seed": [1], "tune.x": [1]}
-    problems = list(sample_runs.space_problems(common, "tuned", Sampling(space=space)))
+    problems = list(sample.space_problems(common, "tuned", Sampling(space=space)))
     assert [problem.partition(": ")[0] for problem in problems] == [
         f"search.tuned.space.{setting}" for setting in ("train.learning_rat", "train.batch_size", "tune.x")
     ]
@@ -161,16 +160,16 @@ def test_settings_that_no_run_can_have_are_reported_before_anything_is_proposed(
 
 
 def test_a_workflow_without_results_ends_the_search_with_a_message(capfd):
-    assert sample_runs.sample([search()], ["true"]) == 1
+    assert sample.sample([search()], ["true"]) == 1
     assert "tuned-000, tuned-001, tuned-002 have no result yet. The same command continues." in capfd.readouterr().err
-    assert sample_runs.sample([search()], ["sh", "-c", "exit 3"]) == 3
+    assert sample.sample([search()], ["sh", "-c", "exit 3"]) == 3
 
 
 def test_ctrl_c_leaves_the_workflow_the_time_that_it_needs():
     slow = "import signal, time\nsignal.signal(signal.SIGINT, lambda *_: (time.sleep(1), open('ended', 'w').close(), exit(1)))\n"
     slow += "open('began', 'w').close()\ntime.sleep(60)"
-    folder = str(Path(sample_runs.__file__).parent)
-    code = f"import sys; sys.path.insert(0, {folder!r}); import sample_runs; sys.exit(sample_runs.run_workflow([sys.executable, '-c', {slow!r}]))"
+    folder = str(Path(sample.__file__).parent)
+    code = f"import sys; sys.path.insert(0, {folder!r}); import sample; sys.exit(sample.run_workflow([sys.executable, '-c', {slow!r}]))"
     command = ["env", "--default-signal=INT", sys.executable, "-c", code]
     running = subprocess.Popen(command, start_new_session=True)
     limits.until(Path("began").exists, 60, running)
@@ -180,8 +179,8 @@ def test_ctrl_c_leaves_the_workflow_the_time_that_it_needs():
 
 def test_sigterm_ends_the_workflow_too(tmp_path):
     waits = "import pathlib, signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); pathlib.Path('waits').touch(); time.sleep(60)"
-    runs = f"import sys, sample_runs; sys.exit(sample_runs.run_workflow([sys.executable, '-c', {waits!r}]))"
-    paths = os.pathsep.join(map(str, Path(sample_runs.__file__).parents[:2]))
+    runs = f"import sys, sample; sys.exit(sample.run_workflow([sys.executable, '-c', {waits!r}]))"
+    paths = os.pathsep.join(map(str, Path(sample.__file__).parents[:4]))
     process = subprocess.Popen([sys.executable, "-c", runs], cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths})
     limits.until(lambda: (tmp_path / "waits").exists(), 30, process)
     process.terminate()
