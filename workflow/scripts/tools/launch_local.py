@@ -18,11 +18,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.launch.workers import ENDING_FILE, PROCESSES, Ending, Restarts, add_restart_options, gpus_that_answer, parse, torchrun
+from snaketrain.launch.workers import PROCESSES, Ending, Restarts, add_restart_options, gpus_that_answer, parse, torchrun
 from snaketrain.runtime.ownership import LAUNCHER
 from snaketrain.runtime.processes import LAUNCHER_SIGNALS
 from snaketrain.runtime.ranks import FAILED, STOPPED_EARLY
 from snaketrain.runtime.run_folder import end_of_journal, stopped_by
+from torchrun_handlers import ENDING_FILE
 
 
 class Workers:

@@ -1,4 +1,4 @@
-"""What torchrun loads by its entry point `torchrun.handlers`: where the nodes of a SLURM job meet, and who is told how the processes ended.
+"""What `torchrun_handlers.py` loads into torchrun: where the nodes of a SLURM job meet, and who is told how the processes ended.
 
 torchrun itself says of a failure only that there was one: its exit code is 1. So that a launcher can tell a lost process from an error of the
 script, it ends with the exit code of the first cause here, after a report.
@@ -21,21 +21,19 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 
 from snaketrain.launch.rendezvous import Member, connect
 from snaketrain.launch.slurm_step import BACKEND, use_interface
-from snaketrain.launch.workers import ENDING_FILE, Ending, lost_gpus
+from snaketrain.launch.workers import Ending, lost_gpus
 from snaketrain.runtime.processes import kill_since, memory_use
 from snaketrain.runtime.ranks import STOPPED_EARLY, WORTH_ANOTHER_START
 
 
-def rendezvous() -> type["NodeRendezvous"]:
-    """The entry point, called in every program that imports torch's rendezvous: it does nothing but where a launcher of ours started it."""
-    if path := os.environ.pop(ENDING_FILE, None):
+def report_to_file(path: str) -> None:
+    """For a launcher on this machine."""
 
-        def write(ending: Ending) -> int:
-            Path(path).write_text(ending.to_json(), encoding="utf-8")
-            return ending.code
+    def write(ending: Ending) -> int:
+        Path(path).write_text(ending.to_json(), encoding="utf-8")
+        return ending.code
 
-        Reports(write)
-    return NodeRendezvous
+    Reports(write)
 
 
 class Reports(logging.Handler):

@@ -106,7 +106,6 @@ def parse(parser: argparse.ArgumentParser, words: list[str] | None = None) -> ar
 # --- torchrun, which starts, signals and ends the processes of a node together. launch/torchrun_plugin.py is loaded into it.
 
 PROCESSES = "--nproc-per-node="
-ENDING_FILE = "SNAKETRAIN_ENDING_FILE"  # where torchrun writes how the processes ended
 TORCHRUN = Path(__file__).resolve().parents[2] / "torchrun"
 
 
