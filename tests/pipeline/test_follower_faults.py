@@ -243,7 +243,7 @@ def test_a_full_disk(tmp_path):
     results = make_workspace(tmp_path / "here", {"first": {}})
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", small], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2500k", "tmpfs", small], check=True)
     try:
         uri = f"sqlite:///{small}/mlflow.db"
         Store(f"sqlite:///{tmp_path}/mlflow.db").client.search_experiments()
