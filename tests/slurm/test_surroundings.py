@@ -98,7 +98,7 @@ def test_runs_finish_in_staged_environments_and_in_containers(finished):
     copy = tmp_path / f"local/snaketrain-{os.getuid()}"
     noted = [line for line in (tmp_path / "noted").read_text().splitlines() if "/runs/staged/" in line]
     for script in ("train_model.py", "evaluate_model.py", "predict_inputs.py"):
-        ranks = [line for line in noted if re.match(rf"\S+ \S+/{script} ", line)]
+        ranks = [line for line in noted if re.match(rf"\S+ (-u )?\S+/{script} ", line)]
         assert ranks and all(line.startswith(f"{copy}/") for line in ranks), script
     assert len([path for path in copy.iterdir() if path.is_dir()]) == 1, "two nodes and three jobs share one copy"
 
