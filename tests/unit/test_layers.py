@@ -21,7 +21,9 @@ GROUND = {
     "snaketrain",
     "snaketrain.own",
     "snaketrain.extras",
-    *(name for name in EXTRAS if name.endswith(".check") or name.count(".") == 2),  # what the core asks of each extra
+    *(
+        name for name in EXTRAS if name.endswith((".check", ".settings", ".stages")) or name.count(".") == 2
+    ),  # what the core asks of each extra
     *(name for name in FILES if name.startswith(tuple(f"snaketrain.{package}" for package in GROUND_PACKAGES))),
     "snaketrain.training",
     "snaketrain.training.schedules",

@@ -11,22 +11,22 @@ from snaketrain.orchestration.shards import shard_of
 logged = untracked(lambda job: launching.keep_log(show=pipeline.in_job))
 
 
-def python(script):
-    """A script that runs in one process."""
-    return untracked(lambda job: f"{launching.python()} {shlex.quote(f'{SCRIPTS}/{script}.py')}")
+def python(stage):
+    """The script of a stage, which runs in one process."""
+    return untracked(lambda job: f"{launching.python()} {shlex.quote(str(pipeline.stages[stage].script))}")
 
 
-def python_with_network(script):
+def python_with_network(stage):
     """A script that fetches files, for which libraries are otherwise told that there is no network."""
-    return untracked(lambda job: shlex.join([sys.executable, f"{SCRIPTS}/{script}.py"]))
+    return untracked(lambda job: shlex.join([sys.executable, str(pipeline.stages[stage].script)]))
 
 
-def launched(stage, script=None):
-    """A script that runs in the processes of `compute`."""
+def launched(stage):
+    """The script of a stage, which runs in the processes of `compute`."""
 
     def command(job):
         launcher = launching.launch(pipeline.compute(stage, job), pipeline.in_slurm_job)
-        return f"{launcher} {shlex.quote(f'{SCRIPTS}/{script or stage}.py')}"
+        return f"{launcher} {shlex.quote(str(pipeline.stages[stage].script))}"
 
     return untracked(command)
 

@@ -21,7 +21,7 @@ rule train_trunk:
     params:
         *pipeline.tracked("train_trunk"),
         logged=logged,
-        train_model=launched("train_trunk", "train_model"),
+        train_model=launched("train_trunk"),
         settings=settings_file("train_trunk"),
         options=untracked(
             lambda job: training_options(pipeline.runs[pipeline.trunks.known[job].run], pipeline.trunks.known[job].branch_steps)

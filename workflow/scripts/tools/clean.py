@@ -15,7 +15,6 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.files import read_configuration
 from snaketrain.orchestration.names import RESULTS
 from snaketrain.orchestration.pipeline import Pipeline
-from snaketrain.orchestration.stages import STAGES
 from snaketrain.runtime.ownership import living_process
 from snaketrain.slurm.client import Slurm, SlurmError, jobs_here
 from snaketrain.slurm.submissions import Submissions
@@ -48,9 +47,9 @@ def main() -> None:
 
 def unneeded(pipelines: list[Pipeline]) -> list[Path]:
     """Folders such as results/runs/NAME and results/data/NAME in which no stage of these works."""
-    jobs = {(stage, job) for pipeline in pipelines for stage in STAGES for job in pipeline.stages[stage].jobs}
-    needed = {path for stage, job in jobs for path in Path(Pipeline.manifest(stage, job)).parents}
-    kinds = {Path(RESULTS) / stage.folder.partition("/")[0] for stage in STAGES.values() if "{" in stage.folder}
+    stages = [stage for pipeline in pipelines for stage in pipeline.stages.values()]
+    needed = {path for stage in stages for job in stage.jobs for path in Path(stage.manifest(job)).parents}
+    kinds = {Path(RESULTS) / stage.folder.partition("/")[0] for stage in stages if "{" in stage.folder}
     return sorted(folder for kind in kinds for folder in kind.glob("[!.]*/") if folder not in needed)
 
 

@@ -6,6 +6,7 @@ them is digested without comments, docstrings and layout. Packages that cannot a
 
 import ast
 import functools
+import re
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -26,6 +27,7 @@ WITHOUT_EFFECT_ON_RESULTS = (
     "snaketrain.training.callbacks",
     "snaketrain.training.watching",
 )
+OF_EXTRAS = re.compile(r"snaketrain\.extras\.\w+\.(settings|stages)")  # the same
 
 # a label kind is one file, and each stage uses only some of its classes: by the endings of their names
 LABELS = SCRIPTS / "snaketrain/labels"
@@ -52,7 +54,7 @@ def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:
     while waiting:
         path, world = waiting.pop()
         name = module_name(path)
-        if (name, world) not in done and not name.startswith(WITHOUT_EFFECT_ON_RESULTS):
+        if (name, world) not in done and not (name.startswith(WITHOUT_EFFECT_ON_RESULTS) or OF_EXTRAS.fullmatch(name)):
             done.add((name, world))
             digests[name], imported = _cached_read(_in_its_folder(path), Path(script).stem)
             waiting += [(file, world) for each in imported for file in _files_of(each, path, world)]

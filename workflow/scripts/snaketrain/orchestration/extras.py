@@ -1,15 +1,16 @@
-"""What the folders in `snaketrain/extras/` add: rules for the Snakefile, and checks of the configuration before any job.
+"""What the folders in `snaketrain/extras/` add: stages with their rules, sections of the configuration, and checks before any job.
 
 The core names none of them, so that each can be deleted.
 """
 
-import importlib
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Settings
-from snaketrain.orchestration.code_digest import SCRIPTS
+from snaketrain.config.schema.of_extras import FOLDER, modules
 
-FOLDER = SCRIPTS / "snaketrain/extras"
+if TYPE_CHECKING:
+    from snaketrain.orchestration.stage import Stage
 
 
 def rule_files() -> list[str]:
@@ -17,7 +18,13 @@ def rule_files() -> list[str]:
     return sorted(map(str, FOLDER.glob("*/rules.smk")))
 
 
+def stages() -> "Iterator[type[Stage]]":
+    """`STAGES` of each extra's `stages.py`."""
+    for module in modules("stages"):
+        yield from module.STAGES
+
+
 def problems(runs: Mapping[str, Settings]) -> Iterator[str]:
     """What the `problems` of each extra's `check.py` finds in runs in which the core finds none."""
-    for path in sorted(FOLDER.glob("*/check.py")):
-        yield from importlib.import_module(f"snaketrain.extras.{path.parent.name}.check").problems(runs)
+    for module in modules("check"):
+        yield from module.problems(runs)

@@ -13,13 +13,14 @@ from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.config.searches import read_searches
 from snaketrain.config.secrets import variables_in
-from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
+from snaketrain.orchestration.code_digest import code_strings
 from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
 from snaketrain.orchestration.names import RESULTS, data_name, folder_of_job, initial, source_name
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.searches import Searches
 from snaketrain.orchestration.shards import Shards, dataset_of
-from snaketrain.orchestration.stages import STAGES, ModelStage, Stage, stages_of
+from snaketrain.orchestration.stage import ModelStage, Stage
+from snaketrain.orchestration.stages import stages_of
 from snaketrain.orchestration.strategy_declarations import evaluation_compute, saves_shards
 from snaketrain.orchestration.trunks import Trunks
 from snaketrain.runtime.credentials import USED_AS_SECRETS
@@ -40,7 +41,7 @@ class StageStrings:
         return self._known[stage, job]
 
     def _code(self, stage: Stage, job: str) -> list[str]:
-        key = (SCRIPTS / f"{stage.script}.py", *stage.own_code(job))  # the points of a sweep run the same code
+        key = (stage.script, *stage.own_code(job))  # the points of a sweep run the same code
         if key not in self._digests:
             self._digests[key] = code_strings(*key)
         return self._digests[key]
@@ -107,8 +108,7 @@ class Pipeline:
     @cached_property
     def inputs(self) -> dict[str, Source]:
         """The sources of all files that are fetched on their own: of evaluation sets, and of unlabelled data."""
-        sources = [inputs.source for run in self.runs.values() for inputs in run.predict.values()]
-        return {source_name(source): source for source in (*sources, *self.sets.sources)}
+        return {source_name(source): source for stage in self.stages.values() for source in stage.inputs_to_fetch()}
 
     @property
     def predicting(self) -> list[str]:
@@ -172,9 +172,8 @@ class Pipeline:
     def data_names(self) -> dict[str, str]:
         return {run: data_name(settings.data) for run, settings in self.runs.items()}
 
-    @staticmethod
-    def manifest(stage: str, name: str = "") -> str:
-        return f"{RESULTS}/{STAGES[stage].folder.format(*name.split('/'))}/manifest.json"
+    def manifest(self, stage: str, name: str = "") -> str:
+        return self.stages[stage].manifest(name)
 
     def raw(self, name: str) -> str:
         return self.as_input("fetch_data", dataset_of(name))
@@ -242,8 +241,7 @@ class Pipeline:
         return [name for name in self.sets.evaluations if run_of(name) in wanted]
 
     def results(self, run: str) -> list[str]:
-        predictions = ["predict_inputs"] if self.runs[run].predict else []
-        return [*(self.manifest(stage, run) for stage in ("train_model", "select_checkpoint", *predictions)), *self.evaluations(run)]
+        return [stage.manifest(job) for stage in self.stages.values() for job in stage.jobs_of(run)]
 
     def evaluations(self, run: str) -> list[str]:
         return [self.manifest("evaluate_model", run), *(self.manifest("evaluate_set", name) for name in self.evaluations_of([run]))]

@@ -19,7 +19,6 @@ from snaketrain.runtime.run_folder import damaged_log
 from snaketrain.runtime.stages import versions_of
 
 PREPARING = ("fetch_data", "fetch_model", "fetch_input", "survey_shard", "decide_classes", "prepare_shard", "prepare_data", "prepare_set")
-LATER = ("train_model", "select_checkpoint", "evaluate_model")
 
 
 class Repairs:
@@ -106,9 +105,8 @@ class Repairs:
 
     def _all_is_done(self) -> bool:
         searches, runs = self.pipeline.searches, self.pipeline.searches.finishing()
-        stages = [("compare_runs", ""), *((stage, run) for stage in LATER for run in runs)]
-        stages += [("predict_inputs", run) for run in self.pipeline.predicting if run in runs]
-        stages += [("evaluate_set", name) for name in self.pipeline.evaluations_of(runs)]
+        stages = [("compare_runs", "")]
+        stages += [(stage.name, job) for stage in self.pipeline.stages.values() for run in runs for job in stage.jobs_of(run)]
         stages += [("train_rung", rung) for decision in searches.decisions for rung in searches.contenders(decision)]
         # a trunk is only needed by runs that have not begun, so that the comparison is not up to date either
         return self.current("compare_runs", "") and not any(self.needed(*each) for each in stages)

@@ -1,132 +1,25 @@
-"""What each result depends on: its settings, its own code, and what it reads. How its script is called is in its rule."""
+"""The stages of the core: for each result its settings, its own code, and what it reads."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING
 
-from snaketrain.config.errors import nearest
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Compute, Data, Inputs, Settings, Source
 from snaketrain.labels import label_kind_file
+from snaketrain.orchestration import extras
+from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.evaluation_sets import run_of, set_of
 from snaketrain.orchestration.named_code import train_settings
 from snaketrain.orchestration.names import initial, source_name
-from snaketrain.orchestration.own_files import (
-    class_files,
-    code_of_evaluation,
-    code_of_run,
-    code_of_training,
-    content,
-    dataset_classes,
-    of_splits,
-)
+from snaketrain.orchestration.own_files import class_files, code_of_evaluation, code_of_run, code_of_training, dataset_classes, of_splits
 from snaketrain.orchestration.shards import dataset_of, shard_of
+from snaketrain.orchestration.stage import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.strategy_declarations import compared_strategy
-from snaketrain.runtime.loaded_code import changed_files, with_recorded
-from snaketrain.runtime.stages import JobSettings, previous_manifest
+from snaketrain.runtime.stages import JobSettings
 
 if TYPE_CHECKING:
     from snaketrain.orchestration.pipeline import Pipeline
-
-
-Reads: TypeAlias = dict[str, tuple[str, str]]  # by role: the stage and the job that made what is read
-
-
-class Stage:
-    """A rule and its script. A job is named after the run, data set or model that it works on."""
-
-    name: ClassVar[str]
-    folder: ClassVar[str]  # of its results, below results/; {} is a part of the job's name
-    works_on: ClassVar[str] = "run"  # for messages
-
-    def __init__(self, pipeline: "Pipeline"):
-        self.pipeline = pipeline
-
-    @property
-    def jobs(self) -> Collection[str]:
-        """All that the configuration may need."""
-        return self.pipeline.runs
-
-    def check(self, job: str) -> None:
-        """Somebody may ask for the files of a job that the configuration does not have."""
-        if job not in self.jobs:
-            known = ", ".join(self.jobs)
-            raise LookupError(f"The configuration has no {self.works_on} {job!r}{nearest(job, list(self.jobs))} It has: {known}.")
-
-    # --- what its results depend on
-
-    def reads(self, job: str) -> Reads:
-        """The inputs that the manifest records."""
-        return {}
-
-    def settings(self, job: str) -> list[str]:
-        """`key=json` for each."""
-        return []
-
-    def sources(self, job: str) -> dict[str, Source]:
-        """What it fetches."""
-        return {}
-
-    def own_code(self, job: str) -> list[Path]:
-        """The user's files, and those of the library that only the settings name. The script and its imports always count."""
-        return []
-
-    def local_files(self, job: str) -> list[str]:
-        """A digest for each source of local files; files of a package or a pinned commit do not change.
-
-        Snakemake compares large files by modification time alone: it changes when a file is copied, and does not when an older file
-        takes its place.
-        """
-        return [f"files.{setting}={content(source)}" for setting, source in self.sources(job).items() if source.is_local]
-
-    @property
-    def script(self) -> str:
-        return self.name
-
-    # --- the file that its script reads
-
-    def job_settings(self, job: str) -> JobSettings:
-        strings = self.pipeline.strings(self.name, job)
-        return JobSettings.of(self.name, [*strings, *self._recorded_code(job, {each.rpartition("=")[0] for each in strings})])
-
-    def _recorded_code(self, job: str, planned: set[str]) -> list[str]:
-        """Digests of what own code loaded or read when the stage ran before and has changed since, besides what is `planned` with."""
-        before = previous_manifest(Path(self.pipeline.manifest(self.name, job)).parent)
-        if not before:
-            return []
-        return with_recorded(before.recorded, [name for name in changed_files(before.loaded) if f"code.{name}" not in planned])
-
-    def settings_file(self, job: str, store: bool = True) -> str:
-        """Every process that executes a job parses the Snakefile, also on a compute node, and stores the settings that it compares."""
-        settings = self.job_settings(job)
-        return str(settings.store(job) if store else settings.path(job))
-
-
-class ModelStage(Stage):
-    """Runs a model, on the devices and with the processes that `compute` gives it."""
-
-    def run(self, job: str) -> str:
-        """The run whose settings a job has."""
-        return run_of(job)
-
-    def compute(self, job: str) -> Compute:
-        return self.pipeline.evaluation_computes[self.run(job)]
-
-    @property
-    def computes(self) -> dict[str, Compute]:
-        return {job: self.compute(job) for job in self.jobs}
-
-    def settings_of(self, job: str) -> Settings:
-        return self.pipeline.runs[self.run(job)]
-
-    def data(self, job: str) -> Reads:
-        return {"data": ("prepare_data", self.pipeline.data_names[self.run(job)])}
-
-
-def fetched(**sources: Source | None) -> Reads:
-    """Models and tokenizers, by role."""
-    return {role: ("fetch_model", source_name(source)) for role, source in sources.items() if source}
-
 
 # --- fetch: copy data and models from where their sources say, on the machine that runs the workflow
 
@@ -248,6 +141,9 @@ class PrepareSet(Prepare):
     def jobs(self) -> Collection[str]:
         return self.pipeline.sets.prepared
 
+    def inputs_to_fetch(self) -> Iterable[Source]:
+        return self.pipeline.sets.sources
+
     def reading(self, job: str) -> Data:
         return self.pipeline.sets.prepared[job].reading
 
@@ -279,6 +175,9 @@ class Training(ModelStage):
 class TrainModel(Training):
     name, folder = "train_model", "runs/{}/training"
 
+    def jobs_of(self, run: str) -> Sequence[str]:
+        return [run]
+
 
 class TrainTrunk(Training):
     """The first steps of several runs, with the settings of one of them."""
@@ -290,8 +189,8 @@ class TrainTrunk(Training):
         return self.pipeline.trunks.known
 
     @property
-    def script(self) -> str:
-        return "train_model"
+    def script(self) -> Path:
+        return SCRIPTS / "train_model.py"
 
     def run(self, job: str) -> str:
         return self.pipeline.trunks.known[job].run
@@ -336,6 +235,9 @@ class DecideRung(Stage):
 class SelectCheckpoint(Stage):
     name, folder = "select_checkpoint", "runs/{}/selection"
 
+    def jobs_of(self, run: str) -> Sequence[str]:
+        return [run]
+
     def reads(self, job: str) -> Reads:
         model = self.pipeline.runs[job].model
         return {"training": ("train_model", job)} | fetched(model=model.source if model.adapters else None)
@@ -362,6 +264,9 @@ class Evaluation(Inference):
 class EvaluateModel(Evaluation):
     name, folder = "evaluate_model", "runs/{}/evaluation"
 
+    def jobs_of(self, run: str) -> Sequence[str]:
+        return [run]
+
     def settings(self, job: str) -> list[str]:
         return strings("evaluate", self.settings_of(job).evaluate)
 
@@ -373,6 +278,9 @@ class EvaluateSet(Evaluation):
     def jobs(self) -> Collection[str]:
         return self.pipeline.sets.evaluations
 
+    def jobs_of(self, run: str) -> Sequence[str]:
+        return self.pipeline.evaluations_of([run])
+
     def settings(self, job: str) -> list[str]:
         return self.pipeline.sets.settings(job)
 
@@ -383,6 +291,12 @@ class PredictInputs(Inference):
     @property
     def jobs(self) -> Collection[str]:
         return self.pipeline.predicting
+
+    def jobs_of(self, run: str) -> Sequence[str]:
+        return [run] if run in self.jobs else []
+
+    def inputs_to_fetch(self) -> Iterable[Source]:
+        return [inputs.source for run in self.pipeline.runs.values() for inputs in run.predict.values()]
 
     def reads(self, job: str) -> Reads:
         inputs = self.settings_of(job).predict
@@ -419,14 +333,12 @@ def predicted(run: Settings) -> dict[str, Inputs]:
     }
 
 
-STAGES: dict[str, type[Stage]] = {
-    stage.name: stage
-    for stage in (
-        FetchData, FetchModel, FetchInput, SurveyShard, DecideClasses, PrepareShard, PrepareData, PrepareSet, TrainTrunk, TrainRung,
-        DecideRung, TrainModel, SelectCheckpoint, EvaluateModel, EvaluateSet, PredictInputs, CompareRuns,
-    )
-}  # fmt: skip
+CORE: tuple[type[Stage], ...] = (
+    FetchData, FetchModel, FetchInput, SurveyShard, DecideClasses, PrepareShard, PrepareData, PrepareSet, TrainTrunk, TrainRung,
+    DecideRung, TrainModel, SelectCheckpoint, EvaluateModel, EvaluateSet, PredictInputs, CompareRuns,
+)  # fmt: skip
 
 
 def stages_of(pipeline: "Pipeline") -> dict[str, Stage]:
-    return {name: stage(pipeline) for name, stage in STAGES.items()}
+    """Those of the core, and of each extra that is there."""
+    return {stage.name: stage(pipeline) for stage in (*CORE, *extras.stages())}
