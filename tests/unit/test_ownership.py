@@ -46,6 +46,17 @@ def test_a_leftover_process_is_signalled_and_waited_for(tmp_path, other):
     assert other.wait(limits.seconds(1)) == 75
 
 
+def test_a_leftover_process_that_ends_by_itself_meanwhile_is_no_error(tmp_path, other, monkeypatch):
+    def has_ended(*_):
+        raise ProcessLookupError
+
+    sign(tmp_path, other.pid)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "kill", has_ended)
+        ownership.end_previous_owner(tmp_path)
+    assert other.poll() is None
+
+
 def test_a_leftover_process_that_does_not_end_is_killed(tmp_path, other, monkeypatch):
     monkeypatch.setattr(ownership, "PATIENCE_SECONDS", 0.5)
     other.send_signal(signal.SIGSTOP)

@@ -139,7 +139,9 @@ def test_a_copy_that_nobody_uses_any_more_is_deleted(tmp_path):
     for name in ("old", "used"):
         os.utime(tmp_path / f"{name}.lock", (0, time.time() - 30 * 24 * 3600))
     lock = file_systems.lock(tmp_path / "used.lock", fcntl.LOCK_SH)
+    before = len(os.listdir("/proc/self/fd"))
     file_systems.remove_unused(tmp_path, "ours")
+    assert len(os.listdir("/proc/self/fd")) == before  # also that of the lock which it did not get
     os.close(lock)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["fresh", "used"]
 

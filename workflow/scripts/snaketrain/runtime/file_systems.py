@@ -177,7 +177,11 @@ def own_folder(target: str) -> Path:
 def lock(path: Path, kind: int) -> int:
     """Held until what is returned is closed."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(file, kind)
+    try:
+        fcntl.flock(file, kind)
+    except OSError:
+        os.close(file)
+        raise
     return file
 
 

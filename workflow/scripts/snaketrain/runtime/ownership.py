@@ -127,9 +127,10 @@ def _end_job(job: str, folder: Path) -> None:
 def _end_process(owner: JsonObject, folder: Path) -> None:
     pid = owner["pid"]
     logging.warning("%s: process %d still writes here, left over from another workflow; ending it", folder, pid)
-    os.kill(pid, signal.SIGTERM)
-    if not _wait(lambda: not _lives(owner), f"process {pid}"):
-        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it may end by itself at any time
+        os.kill(pid, signal.SIGTERM)
+        if not _wait(lambda: not _lives(owner), f"process {pid}"):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _wait(over: Callable[[], bool], what: str) -> bool:
