@@ -159,11 +159,41 @@ def test_partition_and_further_options_come_last_and_pass_the_plugins_checks():
 
 @pytest.mark.parametrize(
     ("sbatch", "setting"),
-    [("--time=10", "compute.minutes"), ("--exclusive --mem 5G", "compute.memory_mb"), ("-p big", "compute.partition"), ("'--x", "shell")],
+    [
+        ("--time=10", "`--time` is set by compute.minutes"),
+        ("--exclusive --mem 5G", "compute.memory_mb"),
+        ("-p big", "compute.partition"),
+        ("-N2", "compute.nodes"),
+        ("--part big", "`--partition` is set by compute.partition"),
+        ("'--x", "shell"),
+        ("--array=1-2", "`--array` cannot be used, since each task of an array would be the whole stage"),
+        ("-a1-2", "`-a` cannot be used"),
+        ("--arr 1-2", "`--array` cannot be used"),
+        ("--job-name=x", "`--job-name` cannot be used, since by it the workflow knows its jobs again"),
+        ("--exclusive --wait", "would not submit the job and go on"),
+        ("-D /tmp", "the workflow sets it"),
+    ],
 )
-def test_options_that_are_settings_are_refused(sbatch, setting):
+def test_options_that_are_settings_or_of_no_use_are_refused(sbatch, setting):
     with pytest.raises(ValidationError, match=setting):
         Compute(sbatch=sbatch)
+
+
+@pytest.mark.parametrize(
+    "sbatch",
+    [
+        "--nodelist=n1",
+        "--wait-all-nodes=1",
+        "--export=ALL,A=1",
+        "--gres-flags=enforce-binding",
+        "--time-min=5",
+        "--no-kill",
+        "-C a100",
+        "--nice -5",
+    ],
+)
+def test_other_options_are_not_refused(sbatch):
+    assert Compute(sbatch=sbatch).sbatch == sbatch
 
 
 @pytest.mark.parametrize("given", ["my $(touch x) `y`", "train={seed: 1}", 'data={"name": "x"}', "notes='two words'", "ü", Path("it's")])

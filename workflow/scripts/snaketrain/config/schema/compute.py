@@ -78,6 +78,14 @@ SBATCH_SETTINGS = {
     **dict.fromkeys(("--clusters", "-M"), "slurm_cluster of the profile"),
     **dict.fromkeys(("--requeue", "--no-requeue"), "slurm-requeue of the profile"),
 }
+SBATCH_UNFIT = {
+    **dict.fromkeys(("--array", "-a"), "each task of an array would be the whole stage: use a sweep for several trainings"),
+    **dict.fromkeys(("--job-name", "-J", "--comment"), "by it the workflow knows its jobs again"),
+    **dict.fromkeys(("--wrap", "--chdir", "-D", "--open-mode", "--parsable"), "the workflow sets it"),
+    **dict.fromkeys(
+        ("--wait", "-W", "--test-only", "--version", "-V", "--help", "-h", "--usage"), "sbatch would not submit the job and go on"
+    ),
+}
 
 
 def node_counts(text: str) -> str:
@@ -86,14 +94,19 @@ def node_counts(text: str) -> str:
 
 
 def without_settings(options: str) -> str:
-    """Further options of sbatch; refused if a setting already passes the option."""
+    """Further options of sbatch; refused if a setting already passes the option, or if the workflow cannot go on with it."""
     try:
         words = shlex.split(options)
     except ValueError as error:
         raise ValueError(f"cannot be split into words as in a shell ({error}): correct its quotes and backslashes") from None
     for word in words:
-        if setting := SBATCH_SETTINGS.get(word.partition("=")[0]):
-            raise ValueError(f"`{word.partition('=')[0]}` is set by {setting}: use that instead")
+        name = word.partition("=")[0] if word.startswith("--") else word[:2]
+        # sbatch also takes the beginning of an option's name
+        refused = next((each for each in (*SBATCH_SETTINGS, *SBATCH_UNFIT) if name.startswith("--") and each.startswith(name)), name)
+        if setting := SBATCH_SETTINGS.get(refused):
+            raise ValueError(f"`{refused}` is set by {setting}: use that instead")
+        if why := SBATCH_UNFIT.get(refused):
+            raise ValueError(f"`{refused}` cannot be used, since {why}: remove it")
     return options
 
 
