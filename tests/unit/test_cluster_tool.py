@@ -33,7 +33,7 @@ def slurm(tmp_path, monkeypatch):
             new.chmod(0o755)
             os.replace(new, tmp_path / "bin" / name)
 
-    says(squeue="true", scancel=f'echo "$@" >> {tmp_path}/cancelled')
+    says(squeue="true", scontrol="echo 'Invalid job id specified' >&2; exit 1", scancel=f'echo "$@" >> {tmp_path}/cancelled')
     return says
 
 

@@ -114,7 +114,11 @@ def slurm(tmp_path, monkeypatch):
     """squeue and scancel for a job that ends some time after it was cancelled; they record their arguments."""
     (tmp_path / "bin").mkdir()
     squeue = '#!/bin/sh\n[ ! -s $HERE/cancelled ] || rm -f $HERE/state\ncat $HERE/state 2>/dev/null || { echo "Invalid job id specified" >&2; exit 1; }\n'
-    for name, script in {"squeue": squeue, "scancel": '#!/bin/sh\necho "$@" >> $HERE/cancelled\n'}.items():
+    for name, script in {
+        "squeue": squeue,
+        "scontrol": "#!/bin/sh\necho 'Invalid job id specified' >&2\nexit 1\n",
+        "scancel": '#!/bin/sh\necho "$@" >> $HERE/cancelled\n',
+    }.items():
         (tmp_path / "bin" / name).write_text(script.replace("$HERE", str(tmp_path)))
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")

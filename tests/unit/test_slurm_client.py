@@ -14,6 +14,8 @@ from snaketrain.slurm.client import Allocation, QueuedJob, Slurm, SlurmError, gp
 WORKFLOW = Path(__file__).parents[2] / "workflow"
 PROGRAMS = {"squeue", "scontrol", "sinfo", "sacct", "sacctmgr", "scancel", "sbatch", "srun"}
 
+UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
@@ -61,15 +63,33 @@ def test_rules_run_none_of_slurms_programs():
 
 
 def test_many_jobs_are_queried_together(programs, asked):
-    programs(squeue="echo 3; echo 1")
+    programs(squeue="echo 3; echo 1", scontrol="echo 'JobId=2 JobState=COMPLETED Reason=None'")
     assert Slurm().in_queue(["3", "2", "1", "2"]) == {"1", "3"}
-    assert asked() == ["--noheader --format=%A --jobs=1,2,3"]
-    assert Slurm().in_queue([]) == set() and len(asked()) == 1
+    assert asked() == ["--noheader --format=%A --jobs=1,2,3", "show job --oneliner 2"]
+    assert Slurm().in_queue([]) == set() and len(asked()) == 2
 
 
 def test_one_job_that_ended_long_ago_is_not_in_the_queue(programs):
-    programs(squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    programs(squeue=UNKNOWN, scontrol=UNKNOWN)
     assert Slurm().in_queue(["1"]) == set()
+
+
+@pytest.mark.parametrize("squeue", ["", "echo what"])
+def test_a_job_that_squeue_does_not_list_is_in_the_queue_until_scontrol_says_otherwise(programs, squeue):
+    """squeue was seen to answer nothing, with exit 0, while jobs were running."""
+    programs(squeue=squeue, scontrol="echo 'JobId=1 JobName=x JobState=RUNNING Reason=None'")
+    assert "1" in Slurm().in_queue(["1"])
+    programs(scontrol="echo away >&2; exit 1")
+    with pytest.raises(SlurmError, match="scontrol show job .* failed: away"):
+        Slurm().in_queue(["1"])
+
+
+@pytest.mark.parametrize("answer", ["slurm_load_jobs: something", "<html>"])
+@pytest.mark.parametrize("ask", [lambda slurm: slurm.states("x"), lambda slurm: slurm.user_jobs()])
+def test_an_answer_that_is_no_list_of_jobs_is_an_error(programs, answer, ask):
+    programs(squeue=f"echo '{answer}'")
+    with pytest.raises(SlurmError, match="squeue's answer is not a list of jobs"):
+        ask(Slurm())
 
 
 def test_an_answer_is_reused_until_it_is_too_old(programs, asked, monkeypatch):

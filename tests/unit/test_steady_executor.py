@@ -19,6 +19,14 @@ from snaketrain.slurm.submissions import Left, LeftOver, Submission, Submissions
 
 AWAY = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 SBATCH_AWAY = "echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+ONE_OF_ANOTHER_FOLDER = """case "$*" in
+*'|'*) echo '3|RUNNING|None|x|n1|/elsewhere';;
+*) echo 3;;
+esac"""
+KNOWS_NO_JOB = """case "$*" in
+*"show job"*) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;;
+esac
+echo 'MinJobAge = 300 sec'"""
 AT_THE_LIMIT = "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1"
 
 
@@ -36,7 +44,7 @@ def slurm(tmp_path, monkeypatch):
             path.chmod(0o755)
             os.replace(path, tmp_path / "bin" / name)
 
-    says(squeue="true", scontrol="echo 'MinJobAge = 300 sec'", scancel=f'echo "$@" >> {tmp_path / "cancelled"}')
+    says(squeue="true", scontrol=KNOWS_NO_JOB, scancel=f'echo "$@" >> {tmp_path / "cancelled"}')
     return says
 
 
@@ -210,7 +218,7 @@ def once_refused(message: str) -> str:
 
 @pytest.mark.parametrize("message", [SBATCH_AWAY, AT_THE_LIMIT], ids=["outage", "limit"])
 def test_a_submission_waits(slurm, executor, submission, caplog, message):
-    slurm(sbatch=once_refused(message), squeue="echo 3")
+    slurm(sbatch=once_refused(message), squeue=ONE_OF_ANOTHER_FOLDER)
     executor.run_job(submission)
     assert [job.external_jobid for job in executor.active_jobs] == ["12"]
     assert executor.reported == []
@@ -219,7 +227,7 @@ def test_a_submission_waits(slurm, executor, submission, caplog, message):
 
 def test_many_submissions_at_a_limit_do_not_each_ask_for_all_jobs(slurm, executor, submission, tmp_path):
     """SLURM refused, so no job can have been lost; only a missing answer needs that check."""
-    slurm(sbatch=once_refused(AT_THE_LIMIT), squeue=f'echo "$@" >> {tmp_path}/asked; echo 3')
+    slurm(sbatch=once_refused(AT_THE_LIMIT), squeue=f'echo "$@" >> {tmp_path}/asked; {ONE_OF_ANOTHER_FOLDER}')
     executor.run_job(submission)
     assert [job.external_jobid for job in executor.active_jobs] == ["12"]
     assert {line.split()[0] for line in (tmp_path / "asked").read_text().splitlines()} == {"--me"}

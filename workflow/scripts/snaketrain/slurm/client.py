@@ -121,8 +121,10 @@ def gpus_of(job: str) -> int:
 
 TIMEOUT_SECONDS = 60
 FOR_EVER = float("inf")
+ENDED_STATES = ("COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "FAILED", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
 NODES_TO_EXCLUDE = "nodes_to_exclude.json"  # beside a training's manifest: what its job found unfit when it was requeued
-ENDED_ALREADY = ("Invalid job id specified", "already completing or completed")  # what scancel says of such jobs
+NO_SUCH_JOB = "Invalid job id specified"
+ENDED_ALREADY = (NO_SUCH_JOB, "already completing or completed")  # what scancel says of such jobs
 
 OUTAGE = re.compile(
     "unable to contact|unable to connect|connection refused|connection failure|socket timed out|zero bytes were transmitted|"
@@ -150,7 +152,10 @@ class Slurm:
         """This user's jobs, with those that ended within the last minutes."""
         shown = self._ask("squeue", "--user", getpass.getuser(), "--states=all", "--noheader", "--format", "%i|%T|%r|%k|%N|%Z")
         rows = [line.split("|", 5) for line in shown.splitlines()]
-        return [QueuedJob(*row) for row in rows if len(row) == 6]
+        found = [QueuedJob(*row) for row in rows if len(row) == 6 and row[0][:1].isdigit()]
+        if shown.strip() and not found:  # otherwise it may be a comment of several lines
+            raise SlurmError(f"squeue's answer is not a list of jobs: {shown.strip()[:200]!r}")
+        return found
 
     def has_jobs(self, max_age_seconds: float = 0.0) -> bool:
         return bool(self._ask("squeue", "--me", "--noheader", "--format", "%i", max_age_seconds=max_age_seconds).strip())
@@ -158,20 +163,36 @@ class Slurm:
     def states(self, name: str) -> dict[str, str]:
         """The state of each job with this name, by number, with those that ended within the last minutes."""
         shown = self._ask("squeue", "--noheader", "--name", name, "--states=all", "--format", "%i|%T")
-        lines = (line.partition("|") for line in shown.splitlines())
-        return {number.strip(): state.strip() for number, _, state in lines}
+        found = dict[str, str]()
+        for line in filter(str.strip, shown.splitlines()):
+            if not (row := re.fullmatch(r"\s*(\d+)\S*\|([A-Z_]+)\s*", line)):
+                raise SlurmError(f"squeue's answer is not a list of jobs: {line.strip()[:200]!r}")
+            found[row[1]] = row[2]
+        return found
 
     def in_queue(self, numbers: Iterable[str], max_age_seconds: float = 0.0) -> set[str]:
-        """The jobs among these that are pending or running."""
+        """The jobs among these that are pending or running; one that squeue does not list has ended if `is_over` confirms it."""
         if not (asked := sorted(set(numbers))):
             return set()
         try:
             shown = self._ask("squeue", "--noheader", "--format=%A", f"--jobs={','.join(asked)}", max_age_seconds=max_age_seconds)
         except SlurmError as error:
-            if "Invalid job id" in str(error):  # the answer for a single job that ended long ago
-                return set()
+            if NO_SUCH_JOB not in str(error):  # the answer for a single job that ended long ago
+                raise
+            shown = ""
+        listed = set(shown.split())
+        return listed | {number for number in asked if number not in listed and not self.is_over(number)}
+
+    def is_over(self, number: str) -> bool:
+        """Whether SLURM says that a job has ended, or knows it no more. That squeue does not list it proves nothing: it may answer nothing at all."""
+        try:
+            shown = self._ask("scontrol", "show", "job", "--oneliner", number)
+        except SlurmError as error:
+            if NO_SUCH_JOB in str(error):
+                return True
             raise
-        return set(shown.split())
+        state = re.search(r" JobState=(\w+)", shown)
+        return bool(state and state[1] in ENDED_STATES)
 
     def submitted_at(self, number: str) -> datetime:
         shown = self._ask("squeue", "--noheader", "--jobs", number, "--format", "%V").strip()
@@ -300,7 +321,6 @@ class Slurm:
 
 # --- The jobs that workflows in this folder have submitted: how they are named, and how they are told from others.
 
-ENDED_STATES = ("COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "FAILED", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
 NAME_LENGTH = 60  # hundreds of names are one argument of squeue
 
 
