@@ -35,7 +35,7 @@ MOST_STEPS = 0.35  # of those of unshared runs
 def configured() -> dict[str, Any]:
     config = configuration()
     config["train"] = {"batch_size": 16, "learning_rate": 1e-3, "warmup": 10, "evaluate_every": 50, "deterministic": True}
-    config["compute"]["shared_steps_at_least"] = 20
+    config["shared_steps"] = {"at_least": 20}
     config["runs"] = {
         f"{length}-decay-{decay}": {"train.steps": length, "train.schedule": {"use": "warmup_stable_decay", "arguments": {"decay": decay}}}
         for length in LENGTHS
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument(
         "--picture",
         type=Path,
-        default=REPOSITORY / "docs/shared_steps.svg",
+        default=SCRIPTS / "snaketrain/extras/shared_steps/shared_steps.svg",
         help="where to draw the tree of the trainings (default: %(default)s)",
     )
     args = parser.parse_args()

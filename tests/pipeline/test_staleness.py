@@ -394,6 +394,7 @@ def test_the_same_selection_is_not_scored_again(finished):
 
 def test_another_cadence_trains_no_step_again(finished):
     """MLflow also has the curves of the whole training."""
+    pytest.importorskip("snaketrain.extras.shared_steps")
     configure(finished, train__evaluations_per_epoch=4)
     done = snakemake(finished, snakefile=finished / "Snakefile")
     assert "Traceback" not in done.stderr

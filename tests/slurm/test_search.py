@@ -40,11 +40,14 @@ def test_a_killed_search_continues_with_its_jobs(cluster, tmp_path):
 
 def test_a_trunk_and_sampled_runs_in_one_workflow_and_the_trunk_is_requeued(cluster, tmp_path):
     """Its branches wait for it, and the sampled runs train meanwhile."""
-    folder = lab.make(tmp_path / "trunk", pace=0.3, steps=24, evaluate_every=6, nodes="1", processes=1, threads=1, shared_steps_at_least=8)
+    folder = lab.make(tmp_path / "trunk", pace=0.3, steps=24, evaluate_every=6, nodes="1", processes=1, threads=1)
     decays = {f"decay-{each}": {"train.schedule": {"use": "warmup_stable_decay", "arguments": {"decay": each}}} for each in (4, 6)}
     space = {"train.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
     search = {"tuned": {"space": space, "trials": 2, "at_once": 2}}
-    write_configuration(folder, read_configuration(folder) | {"runs": decays, "search": search, "select": {"metric": "loss"}})
+    write_configuration(
+        folder,
+        read_configuration(folder) | {"runs": decays, "search": search, "select": {"metric": "loss"}, "shared_steps": {"at_least": 8}},
+    )
     searching = lab.SampledSearch(folder)
     (trunk,) = lab.until(lambda: list(folder.glob("results/trunks/*/training")), "the trunk begins", workflow=searching)
     lab.until(lambda: steps_in(trunk) and max(steps_in(trunk)) > 7, "it is past its first checkpoint", workflow=searching)

@@ -58,10 +58,10 @@ def run(command: str, folder: Path) -> list[dict]:
 
 def test_a_training_receives_its_options_literally(pipeline, script, tmp_path):
     found = pipeline(threads=1)
-    options = rule_values.training_options(found.runs["default"], (3, 5))
+    options = rule_values.training_options(found.runs["default"])
     (given,) = run(f"{launch(found)} {script} {options}", tmp_path)
-    assert {f"--experiment={TEXT}-trunks", f"--notes={TEXT}", f"--keep-best-by={TEXT}"} <= set(given["words"])
-    assert given["words"][-3:] == ["--branch-steps", "3", "5"] and "--resume-changed" not in given["words"]
+    assert {f"--experiment={TEXT}", f"--notes={TEXT}", f"--keep-best-by={TEXT}"} <= set(given["words"])
+    assert given["words"][-1] == f"--notes={TEXT}" and "--resume-changed" not in given["words"]
 
 
 def launch(pipeline: Pipeline) -> str:

@@ -16,14 +16,15 @@ FILES = {
     if path.parent.name != "tests"  # of an extra
 }
 EXTRAS = sorted(name for name in FILES if name.startswith("snaketrain.extras."))
+ASKED = sorted(  # what the core asks of each extra
+    name for name in EXTRAS if name.endswith((".check", ".settings", ".stages", ".training")) or name.count(".") == 2
+)
 GROUND_PACKAGES = ("config", "orchestration", "runtime", "slurm", "labels")  # and all below them
 GROUND = {
     "snaketrain",
     "snaketrain.own",
     "snaketrain.extras",
-    *(
-        name for name in EXTRAS if name.endswith((".check", ".settings", ".stages")) or name.count(".") == 2
-    ),  # what the core asks of each extra
+    *ASKED,
     *(name for name in FILES if name.startswith(tuple(f"snaketrain.{package}" for package in GROUND_PACKAGES))),
     "snaketrain.training",
     "snaketrain.training.schedules",
@@ -75,6 +76,19 @@ def module_of(name: str) -> str:
     return name if name in FILES else name.rpartition(".")[0]
 
 
+def reached(names: list[str], inside_functions: bool = True) -> set[str]:
+    """These modules of the project, and all that they import."""
+    found, waiting = set[str](), list(names)
+    while waiting:
+        if (name := waiting.pop()) not in found:
+            found.add(name)
+            waiting += [module for each in of(name, inside_functions) if (module := module_of(each)) in FILES]
+    return found
+
+
+GROUND |= reached(ASKED, inside_functions=False) & set(EXTRAS)
+
+
 def test_modules_do_not_import_each_other_in_circles():
     graphlib.TopologicalSorter({name: {module_of(each) for each in of(name)} & set(FILES) for name in FILES}).prepare()
 
@@ -113,14 +127,9 @@ def test_only_the_follower_imports_mlflow():
 
 
 def test_training_never_reaches_mlflow():
-    reached, waiting = set(), ["train_model"]
-    while waiting:
-        name = waiting.pop()
-        if name not in reached:
-            reached.add(name)
-            waiting += [module for each in of(name) if (module := module_of(each)) in FILES]
-    assert "snaketrain.training.trainer" in reached
-    assert not reached & MLFLOW
+    found = reached(["train_model", *(name for name in ASKED if name.endswith(".training"))])
+    assert "snaketrain.training.trainer" in found
+    assert not found & MLFLOW
 
 
 def test_the_trainer_leaves_what_is_distributed_to_the_strategies():

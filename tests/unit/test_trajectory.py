@@ -10,10 +10,10 @@ from test_batches import lengths
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.orchestration import code_digest
-from snaketrain.runtime.manifests import Manifest, write_json
+from snaketrain.runtime.manifests import Manifest
 from snaketrain.training import trajectory
+from snaketrain.training.known_evaluations import evaluations
 from snaketrain.training.plan import Plan
-from snaketrain.training.reuse import Beginning, evaluations, source_of, valid
 from snaketrain.training.trajectory import (
     BY_THE_RATES,
     EXECUTION,
@@ -227,26 +227,6 @@ def test_fingerprints_are_the_same_in_any_order_of_the_steps():
     steps = [20, 3, 40, 20, 7, 0]
     assert [made().at(step) for step in steps] == list(map(made().at, steps))
     assert len({made().at(step) for step in steps}) == len(set(steps))
-
-
-def test_a_checkpoint_that_cannot_be_read_does_not_hide_the_others(tmp_path, capsys):
-    trajectory = made()
-    for step in (2, 4, 6):
-        state = {"step": step, "metrics": None, "scaler": {}, "trajectory": trajectory.record(step, 0)}
-        write_json(tmp_path / f"checkpoints/step-{step:08d}/state.json", state)
-    (tmp_path / "journal.jsonl").write_text('{"event": "attempt", "resume_step": 0}\n')
-    torn = tmp_path / "checkpoints/step-00000006/state.json"
-    torn.write_text("{")
-    found = source_of(tmp_path, Beginning(tmp_path / "new", trajectory, Plan.of(Train.model_validate(BASE), lengths(320))))
-    assert sorted(found.checkpoints) == [2, 4]
-    assert f"warning: {torn.parent} is not reused: " in capsys.readouterr().out
-
-
-def test_an_evaluation_of_lost_weights_is_not_taken_over():
-    """It was repeated after a kill, and floating-point sums on a GPU may differ."""
-    events: list[dict[str, Any]] = [{"event": "eval", "step": 4, "metrics": {"loss": loss}} for loss in (4.0, 4.1)]
-    events += [{"event": "train", "step": 4, "metrics": {"loss": 1.0}}, {"event": "eval", "step": 6, "metrics": {"loss": 6.0}}]
-    assert list(valid(events, 4, {4: {"loss": 4.1}})) == events[1:3]
 
 
 def test_evaluations_by_other_code_are_not_valid(tmp_path):

@@ -4,10 +4,10 @@
 rule train_model:
     input:
         check_results("train_model"),
+        varying(pipeline.runs, pipeline.added_input("train_model")),
         data=varying(pipeline.runs, pipeline.data),
         model=varying(pipeline.runs, pipeline.weights),
         initial=varying(pipeline.runs, pipeline.initial_weights),
-        trunk=varying(pipeline.runs, pipeline.trunk),
     output:
         "results/runs/{run}/training/manifest.json",
     log:
@@ -23,7 +23,8 @@ rule train_model:
         train_model=launched("train_model"),
         settings=settings_file("train_model"),
         options=untracked(lambda job: training_options(pipeline.runs[job])),
+        added=untracked(pipeline.added_options("train_model")),
     shell:
         "{params.logged} -a {log:q} {params.train_model} --output {output:q} --settings {params.settings:q} "
         "--run-name={wildcards.run:q} "
-        "--data {input.data:q} --model {input.model:q} --initial {input.initial:q} --trunk {input.trunk:q} {params.options}"
+        "--data {input.data:q} --model {input.model:q} --initial {input.initial:q} {params.options} {params.added}"

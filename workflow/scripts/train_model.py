@@ -17,21 +17,23 @@ from typing import TYPE_CHECKING
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.runtime import stages
-from snaketrain.runtime.journal import Clock
+from snaketrain.runtime.journal import Clock, last_attempt
 from snaketrain.runtime.manifests import read_manifest, verify
 from snaketrain.runtime.ownership import check
 from snaketrain.runtime.processes import Stopping
 from snaketrain.runtime.provenance import place, seconds_alive
 from snaketrain.runtime.rank_logs import keeps_files, log_to, report_failure, start_rank
 from snaketrain.runtime.ranks import STOPPED_EARLY, Ranks, leave
-from snaketrain.runtime.run_folder import record_failure, record_start, record_trunk, recorder_of_loaded, take_over
+from snaketrain.runtime.run_folder import record_failure, record_start, recorder_of_loaded, take_over
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.metric_names import mode_of, modes_of
+from snaketrain.training import attempt
 
 if TYPE_CHECKING:
     from snaketrain.runtime.manifests import Manifest
     from snaketrain.tasks.metric_names import Modes
     from snaketrain.training.trainer import Trainer
+    from snaketrain.training.trajectory import Execution
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,6 @@ def parser() -> argparse.ArgumentParser:
         "--model", nargs="?", metavar="MANIFEST", help="manifest of the fetched model; without it, the weights start at random"
     )
     parser.add_argument("--initial", nargs="?", metavar="MANIFEST", help="manifest of the fetched weights that model.initial_weights names")
-    parser.add_argument(
-        "--trunk", nargs="?", type=Path, metavar="MANIFEST", help="manifest of a training whose first steps are also this one's"
-    )
     parser.add_argument(
         "--branch-steps",
         type=int,
@@ -112,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--experiment", default="snaketrain", help="MLflow experiment name (default: %(default)s)")
     parser.add_argument("--notes", default="", help="description of the run, shown in MLflow")
+    attempt.add_arguments(parser)
     return parser
 
 
@@ -142,7 +142,6 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     from snaketrain.training.checkpoints.ranking import Selection
     from snaketrain.training.options import TrainerOptions
     from snaketrain.training.plan import Plan
-    from snaketrain.training.reuse import executed_otherwise, reuse_steps
     from snaketrain.training.trainer import Trainer
     from snaketrain.training.trajectory import execution_of, trajectory_of
     from snaketrain.training.watching import default_callbacks, open_journals
@@ -155,8 +154,6 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
         counts.save()
         compared = share is not None or bool(args.branch_steps)
         job = take_over(job, inputs, args.resume_changed and not compared, clean=compared, same_versions=args.same_versions)
-        if share is None:  # a rung leaves that to the training which continues it
-            record_trunk(folder, args.trunk)
         described = {name: getattr(args, name) for name in ("log_every", "device", "experiment", "notes")}
         processes: JsonObject = {"processes": strategy.world_size, "device": strategy.device.type, "precision": strategy.precision}
         record_start(job, inputs, data, started, {"run": args.run_name, "paths": paths} | described, processes)
@@ -175,9 +172,9 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
         partial(plan.content, cadence=counted), observing, observing_files(job, observing),
         {"log_every": args.log_every, "metric": selection.metric, "mode": selection.mode}, counted,
     )  # fmt: skip
-    if first and trajectory:
-        reuse_steps(folder, trajectory, plan, early_stopping(train, selection), args.trunk and args.trunk.parent)
+    until = plan.step_at(share) if share else None
     if first:
+        attempt.prepare(attempt.Attempt(args, folder, plan, trajectory, early_stopping(train, selection), until))
         about |= {"execution": execution.content()} | executed_otherwise(folder, execution) | ({"mixed": job.mixed} if job.mixed else {})
     strategy.wait()  # for the checkpoints
     journals = open_journals(folder, strategy, partial(check, folder), about | {"metric": metric}, own_files)
@@ -185,7 +182,7 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     options = TrainerOptions(
         selection=selection, keep_best=args.keep, checkpoint_format=args.checkpoint_format, log_every=args.log_every,
         callbacks=default_callbacks(args.run_name, folder, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
-        reduce_batch_on_oom=args.reduce_batch_on_oom, until=plan.step_at(share) if share else None, trajectory=trajectory,
+        reduce_batch_on_oom=args.reduce_batch_on_oom, until=until, trajectory=trajectory,
         resume_changed=bool(job.mixed),
         loader=Loader.of(args.loader_workers, pin_memory=strategy.device.type == "cuda"), stop=stop, clock=Clock(started),
     )  # fmt: skip
@@ -245,6 +242,20 @@ def versions_of_steps(folder: Path) -> dict[str, str]:
     attempts = [each for each in events_named(folder / "journal.jsonl", "attempt") if "execution" in each]
     took_steps = [each for each in attempts if each["resume_step"] < each["steps"]]
     return one_after_the_other(each["execution"]["versions"] for each in took_steps or attempts)
+
+
+def executed_otherwise(folder: Path, execution: "Execution") -> JsonObject:
+    """For the journal of a training that resumes itself, in what it is executed otherwise than before."""
+    from snaketrain.training.trajectory import execution_differences
+
+    before = (last_attempt(folder / "journal.jsonl") or {}).get("execution")
+    if not before or not (different := execution_differences(before, execution.content())):
+        return {}
+    message = (
+        f"resumes executed otherwise ({'; '.join(different)}): equal up to rounding only, so that no other training takes over its steps"
+    )
+    logging.warning("warning: %s", message)
+    return {"warning": message}
 
 
 def observing_files(job: stages.Job, observers: set[int]) -> set[str]:

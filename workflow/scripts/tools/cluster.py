@@ -6,6 +6,7 @@ snaketrain cancel RUN            save and end the run's job; snakemake does not 
 """
 
 import argparse
+import glob
 import json
 import os
 import signal
@@ -63,7 +64,7 @@ FOLDERS = {  # in this order
     "evaluate_model": "evaluation",
     "predict_inputs": "predictions",
 }
-TRAINS = ("train_model", "train_rung", "train_trunk")
+TRAIN = "train_"  # begins the names of stages that train
 LAST_BYTES = 262_144  # of a journal, which may be long
 
 
@@ -137,14 +138,20 @@ def of_run(folder: Path, run: str, submissions: Mapping[str, Submission]) -> Run
 
 def of_job(folder: Path, name: str, row: QueuedJob, submissions: Mapping[str, Submission]) -> RunState:
     stage = row.work.stage
-    training = folder / "results" / ("trunks" if stage == "train_trunk" else "runs") / name / "training"
+    training, trains = training_of(folder, name), stage.startswith(TRAIN)
     progress = progress_of(training)
     state = f"{row.state} ({row.reason})" if row.state == "PENDING" else row.state
-    left = progress.seconds_left if stage in TRAINS and row.state == "RUNNING" else None
+    left = progress.seconds_left if trains and row.state == "RUNNING" else None
     return RunState(
         name, stage, row.number, state, progress.step, progress.steps, left, row.nodes, log_of(folder, row, submissions),
-        in_queue=True, training=str(training) if stage in TRAINS else "",
+        in_queue=True, training=str(training) if trains else "",
     )  # fmt: skip
+
+
+def training_of(folder: Path, name: str) -> Path:
+    """The folder of the training of a run, or of what else trains."""
+    found = sorted((folder / "results").glob(f"*/{glob.escape(name)}/training"))
+    return found[0] if found else folder / "results/runs" / name / "training"
 
 
 def last_submission(run: str, stage: str, submissions: Mapping[str, Submission]) -> Submission | None:

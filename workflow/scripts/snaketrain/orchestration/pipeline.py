@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
 
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
@@ -15,14 +14,13 @@ from snaketrain.config.searches import read_searches
 from snaketrain.config.secrets import variables_in
 from snaketrain.orchestration.code_digest import code_strings
 from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
-from snaketrain.orchestration.names import RESULTS, data_name, folder_of_job, initial, source_name
-from snaketrain.orchestration.rule_values import varying
+from snaketrain.orchestration.names import data_name, folder_of_job, initial, source_name
+from snaketrain.orchestration.rule_values import options, varying
 from snaketrain.orchestration.searches import Searches
 from snaketrain.orchestration.shards import Shards, dataset_of
 from snaketrain.orchestration.stage import ModelStage, Stage
 from snaketrain.orchestration.stages import stages_of
 from snaketrain.orchestration.strategy_declarations import evaluation_compute, saves_shards
-from snaketrain.orchestration.trunks import Trunks
 from snaketrain.runtime.credentials import USED_AS_SECRETS
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.slurm.client import Work
@@ -71,9 +69,6 @@ class StageStrings:
         return self.stages[stage].local_files(job) if self.reads_files else []
 
 
-T = TypeVar("T")
-
-
 class Pipeline:
     def __init__(
         self,
@@ -93,7 +88,6 @@ class Pipeline:
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning
         self.sets, self.shards = EvaluationSets(self.runs), Shards(self.runs.values())
         self.searches = Searches(read_searches(config), self.runs, partial(self.manifest, "decide_rung"))
-        self.trunks = Trunks(self.runs, self.searches.of_runs, self.data_names, lambda run: self.strings("train_model", run), Path(RESULTS))
         self.stages = stages_of(self)
         self._strings = StageStrings(self.stages, reads_files)
         os.environ[USED_AS_SECRETS] = ",".join(sorted(variables_in(config)))  # what is printed must not have their values
@@ -205,18 +199,13 @@ class Pipeline:
     def initial_weights(self, name: str) -> list[str]:
         return self._fetched(initial(self.runs[run_of(name)]))
 
-    def trunk(self, run: str) -> list[str]:
-        """The trunk that a run continues, if it continues one. A training that has begun does not repeat its steps where the trunk does."""
-        mark = self.ancient if self.trunks.has_begun(run) else str
-        return [mark(self.manifest("train_trunk", trunk))] if (trunk := self.trunks.continued_by(run)) else []
+    def added_input(self, stage: str) -> Callable[[str], list[str]]:
+        """What other stages add to the input of each job of a stage."""
+        return lambda job: [path for other in self.stages.values() for path in other.adds_input(stage, job)]
 
-    def parent_trunk(self, trunk: str) -> list[str]:
-        mark = self.ancient if self.trunks.trunk_has_begun(trunk) else str
-        return [mark(self.manifest("train_trunk", parent))] if (parent := self.trunks.parent_of(trunk)) else []
-
-    def of_trunk(self, value: Callable[[str], T]) -> Callable[[str], T]:
-        """What a trunk has as its run has it."""
-        return lambda trunk: value(self.trunks.known[trunk].run)
+    def added_options(self, stage: str) -> Callable[[str], str]:
+        """What they add to the command of each."""
+        return lambda job: " ".join(filter(None, (options(other.adds_options(stage, job)) for other in self.stages.values())))
 
     def data_of_set(self, name: str) -> str:
         return self.as_input("prepare_data", self.sets.prepared[name].data)

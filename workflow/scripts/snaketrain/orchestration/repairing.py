@@ -12,7 +12,7 @@ from snaketrain.config.schema import Source
 from snaketrain.orchestration.own_files import file_digests, own_digests
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.loaded_code import changed_files
-from snaketrain.runtime.manifests import MISSING, Manifest, damage, described, digest, read_if_intact, read_manifest
+from snaketrain.runtime.manifests import MISSING, Manifest, damage, described, read_if_intact, read_manifest
 from snaketrain.runtime.provenance import described as described_versions
 from snaketrain.runtime.provenance import differing
 from snaketrain.runtime.run_folder import damaged_log
@@ -34,7 +34,7 @@ class Repairs:
         path = self.pipeline.manifest(stage, name)
         if not Path(path).exists():  # Snakemake notices that by itself
             return False
-        if stage == "train_trunk" and not self.pipeline.trunks.is_awaited(name):  # nobody reads it any more
+        if not self.pipeline.stages[stage].is_needed(name):
             return False
         try:
             manifest = read_manifest(path)
@@ -50,7 +50,7 @@ class Repairs:
             self.report(f"{file} {how}{more} since {f'{stage}/{name}'.rstrip('/')} ran. {stage} runs again.")
             return True
         of_run = manifest.facts.get("run")
-        if stage != "train_trunk" and of_run not in (None, name.partition("/")[0]):
+        if of_run not in (None, name.partition("/")[0]):
             self.report(f"{path}: is of run {of_run}. {stage} runs again.")
             return True
         if stage == "train_model":
@@ -108,24 +108,17 @@ class Repairs:
         stages = [("compare_runs", "")]
         stages += [(stage.name, job) for stage in self.pipeline.stages.values() for run in runs for job in stage.jobs_of(run)]
         stages += [("train_rung", rung) for decision in searches.decisions for rung in searches.contenders(decision)]
-        # a trunk is only needed by runs that have not begun, so that the comparison is not up to date either
         return self.current("compare_runs", "") and not any(self.needed(*each) for each in stages)
 
     def _current(self, stage: str, name: str) -> bool:
         """Whether settings, code and inputs of this and all earlier stages are unchanged since the stage ran."""
-        path, strings = self.pipeline.manifest(stage, name), self.pipeline.strings(stage, name)
         try:
-            manifest = read_manifest(path)
+            manifest = read_manifest(self.pipeline.manifest(stage, name))
         except SystemExit:
             return False
-        settings, code = (sorted(s for s in strings if s.startswith("code.") == wanted) for wanted in (False, True))
         above = self.pipeline.stages[stage].reads(name)
-        if stage == "train_trunk":  # its name says its settings; its manifest has those of a run, which may be another one now
-            same = self.pipeline.trunks.trunk_has_begun(name)
-        else:
-            same = manifest.identity == digest(stage, settings, sorted([*code, *manifest.recorded]), manifest.inputs)
         return (
-            same
+            self.pipeline.stages[stage].has_same_settings(name, manifest)
             and not self._changed(manifest)
             and (not stage.startswith("fetch") or self._same_files(stage, name, manifest))
             and all(self.current(*each) for each in above.values())

@@ -128,12 +128,11 @@ def options(values: Mapping[str, Option]) -> str:
     return shlex.join(words)
 
 
-def training_options(run: Settings, branch_steps: tuple[int, ...] = ()) -> str:
-    """`branch_steps`: of a trunk. It is no run, so MLflow has it in an experiment of its own."""
-    profile, experiment = run.compute.profile, f"{run.tracking.experiment}{'-trunks' if branch_steps else ''}"
+def training_options(run: Settings) -> str:
+    profile = run.compute.profile
     return options(
         {
-            "experiment": hidden(experiment),
+            "experiment": hidden(run.tracking.experiment),
             "device": run.compute.required_device,
             "keep-best-by": run.select.metric,
             "keep-best-mode": run.select.mode,
@@ -148,7 +147,6 @@ def training_options(run: Settings, branch_steps: tuple[int, ...] = ()) -> str:
             "reduce-batch-on-oom": run.compute.reduce_batch_on_oom,
             "loader-workers": loader_workers(run.compute),
             "notes": hidden(run.tracking.notes),
-            "branch-steps": list(map(str, branch_steps)),
         }
     )
 

@@ -1,6 +1,6 @@
 """What each kind of stage says about its jobs: what their results depend on, and where they are. How its script is called is in its rule."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
@@ -10,7 +10,9 @@ from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.evaluation_sets import run_of
 from snaketrain.orchestration.names import RESULTS, source_name
 from snaketrain.orchestration.own_files import content
+from snaketrain.orchestration.rule_values import Option
 from snaketrain.runtime.loaded_code import changed_files, with_recorded
+from snaketrain.runtime.manifests import Manifest, digest
 from snaketrain.runtime.stages import JobSettings, previous_manifest
 
 if TYPE_CHECKING:
@@ -52,6 +54,16 @@ class Stage:
     def manifest(self, job: str = "") -> str:
         return f"{RESULTS}/{self.folder.format(*job.split('/'))}/manifest.json"
 
+    # --- what it adds to the jobs of another stage, as those of extras may
+
+    def adds_input(self, stage: str, job: str) -> list[str]:
+        """Manifests that the job reads besides those that its own rule names."""
+        return []
+
+    def adds_options(self, stage: str, job: str) -> Mapping[str, Option]:
+        """Options of the job's script."""
+        return {}
+
     # --- what its results depend on
 
     def reads(self, job: str) -> Reads:
@@ -61,6 +73,16 @@ class Stage:
     def settings(self, job: str) -> list[str]:
         """`key=json` for each."""
         return []
+
+    def has_same_settings(self, job: str, made: Manifest) -> bool:
+        """Whether settings and code are those with which its results were made."""
+        strings = self.pipeline.strings(self.name, job)
+        settings, code = (sorted(each for each in strings if each.startswith("code.") == wanted) for wanted in (False, True))
+        return made.identity == digest(self.name, settings, sorted([*code, *made.recorded]), made.inputs)
+
+    def is_needed(self, job: str) -> bool:
+        """Whether somebody will read its results: otherwise it does not matter if they are damaged."""
+        return True
 
     def sources(self, job: str) -> dict[str, Source]:
         """What it fetches."""

@@ -8,7 +8,6 @@ from snaketrain.config.runs import strings
 from snaketrain.config.schema import Compute, Data, Inputs, Settings, Source
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration import extras
-from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.evaluation_sets import run_of, set_of
 from snaketrain.orchestration.named_code import train_settings
 from snaketrain.orchestration.names import initial, source_name
@@ -16,7 +15,6 @@ from snaketrain.orchestration.own_files import class_files, code_of_evaluation, 
 from snaketrain.orchestration.shards import dataset_of, shard_of
 from snaketrain.orchestration.stage import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.strategy_declarations import compared_strategy
-from snaketrain.runtime.stages import JobSettings
 
 if TYPE_CHECKING:
     from snaketrain.orchestration.pipeline import Pipeline
@@ -151,7 +149,7 @@ class PrepareSet(Prepare):
         return self.pipeline.sets.prepared[job].reads()
 
 
-# --- train: a run, the first steps of several runs, a run as far as a rung of its search; and the decisions of a search
+# --- train: a run, a run as far as a rung of its search; and the decisions of a search
 
 
 class Training(ModelStage):
@@ -177,29 +175,6 @@ class TrainModel(Training):
 
     def jobs_of(self, run: str) -> Sequence[str]:
         return [run]
-
-
-class TrainTrunk(Training):
-    """The first steps of several runs, with the settings of one of them."""
-
-    name, folder, works_on = "train_trunk", "trunks/{}/training", "trunk"
-
-    @property
-    def jobs(self) -> Collection[str]:
-        return self.pipeline.trunks.known
-
-    @property
-    def script(self) -> Path:
-        return SCRIPTS / "train_model.py"
-
-    def run(self, job: str) -> str:
-        return self.pipeline.trunks.known[job].run
-
-    def settings(self, job: str) -> list[str]:
-        return self.pipeline.trunks.settings(job)
-
-    def job_settings(self, job: str) -> JobSettings:
-        return self.pipeline.stages["train_model"].job_settings(self.run(job))
 
 
 class TrainRung(Training):
@@ -334,7 +309,7 @@ def predicted(run: Settings) -> dict[str, Inputs]:
 
 
 CORE: tuple[type[Stage], ...] = (
-    FetchData, FetchModel, FetchInput, SurveyShard, DecideClasses, PrepareShard, PrepareData, PrepareSet, TrainTrunk, TrainRung,
+    FetchData, FetchModel, FetchInput, SurveyShard, DecideClasses, PrepareShard, PrepareData, PrepareSet, TrainRung,
     DecideRung, TrainModel, SelectCheckpoint, EvaluateModel, EvaluateSet, PredictInputs, CompareRuns,
 )  # fmt: skip
 

@@ -20,7 +20,6 @@ from snaketrain.runtime.strict_json import JsonObject, shortened
 
 EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings that change the losses by rounding only, as tests/distributed shows
 RESUMABLE = ("train.", "select.", "code.")  # of what may change in the middle of a training if the user asks for it
-TRUNK = "trunk.json"  # the trunk that a training continues
 LOADED = "loaded.json"  # what own code has loaded and read: only a finished training has a manifest that says so
 MICROBATCHES = "microbatches.json"  # into how many a batch is split since the memory ran out
 FINGERPRINT, EXECUTION_OPTIONS = "purpose", "ways"  # keys of run.json, as in folders of earlier versions
@@ -159,14 +158,6 @@ def set_aside(folder: Path, before: JsonObject, why: str, remedy: str) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     folder.rename(aside)
     print(f"warning: {folder}: {why}; moved to {aside}, and begins anew.{remedy}", file=sys.stderr, flush=True)
-
-
-def record_trunk(folder: Path, manifest: Path | None) -> None:
-    """Record it for the workflow: a training that has begun keeps its trunk, or none where it resumes without the one that it had."""
-    if manifest:
-        write_checked(folder / TRUNK, {"trunk": manifest.resolve().parents[1].name})
-    else:
-        (folder / TRUNK).unlink(missing_ok=True)
 
 
 def last_saved(folder: Path) -> int:

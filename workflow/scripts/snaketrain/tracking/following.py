@@ -96,7 +96,7 @@ class Follower:
         return not self.store.still_holds(next(iter(rows.values())).run_id for rows in self.rows.values())
 
     def runs(self) -> list[Path]:
-        return sorted(path.parent for kind in ("trunks", "runs") for path in self.results.glob(f"{kind}/*/training/run.json"))
+        return sorted(path.parent for path in self.results.glob("*/*/training/run.json"))
 
     def update(self, training: Path) -> None:
         """Update one run; `training`: the folder of its training."""
@@ -110,7 +110,7 @@ class Follower:
             return
         found = Evaluated.read(training.parent)
         row = row_of(run, run_id, found)
-        if training.parents[1].name == "runs":  # a trunk trains the first steps of several runs, rather than a run
+        if training.parents[1].name == "runs":  # an extra may train something else, such as the first steps of several runs
             self.rows.setdefault(experiment, {})[row.name] = row
         sent = Sent.read(training, self.store.uri, run_id)
         before = asdict(sent)

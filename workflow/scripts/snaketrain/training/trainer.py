@@ -36,11 +36,11 @@ from snaketrain.training.checkpoints.ranking import BestMetric
 from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.evaluation import evaluate
+from snaketrain.training.known_evaluations import KnownEvaluations
 from snaketrain.training.metric_window import MetricWindow
 from snaketrain.training.options import StopAgreement, TrainerOptions
 from snaketrain.training.plan import Plan, PlannedStep, PlannedSteps, folder_name
 from snaketrain.training.recovery import Accumulation, NonfiniteSteps
-from snaketrain.training.reuse import ReusedEvaluations
 from snaketrain.training.state import Stateful, StepOutcome, TrainState
 from snaketrain.training.step import train_step
 from snaketrain.training.trajectory import Record
@@ -66,7 +66,7 @@ class Trainer:
             folder / "checkpoints", options.selection, options.keep_best, format, self.journal.sync, plan.branch_steps,
             [*deciding_settings(strings("train", train)), *settings], options.resume_changed,
         )  # fmt: skip
-        self.best, self.reused = BestMetric(options.selection), ReusedEvaluations(folder)
+        self.best, self.known = BestMetric(options.selection), KnownEvaluations(folder)
         self.accumulation = Accumulation(folder, train.accumulate, options.reduce_batch_on_oom, train.seed)
         self.planned = PlannedSteps(state, data.train, plan, self.accumulation, options.loader, options.clock, self.requests)
         self.window = MetricWindow(state.strategy)
@@ -118,7 +118,7 @@ class Trainer:
             self.resume()
             task.on_worker_start()
             self.callbacks.on_train_start(state)
-            self.reused.measure(self)
+            self.known.measure(self)
             self.clock.to("steps")
             if state.step:
                 self.report_checkpoint(state.step)  # the last attempt may have been killed before it did
@@ -210,7 +210,7 @@ class Trainer:
             state.finished_early = saved.get("ended", "")
             if self.trajectory and not self.trajectory.contains(step, saved.get("trajectory")):
                 self.trajectory = None  # these weights also follow from how the training was executed, so no other one has them
-        self.reused.replay(self)
+        self.known.replay(self)
         measures = self.trajectory.measures if self.trajectory else None
         self.journal.begin(
             step, steps=plan.last, processes=state.strategy.world_size, data_parallel_size=state.strategy.data_parallel_size,

@@ -235,11 +235,6 @@ class Compute(Section):
         description="processes that load batches ahead, forked from each training process; `auto`: none, or up to its share of `threads` if "
         "it waits for data. The number does not change the result",
     )
-    shared_steps_at_least: Positive | None = Field(
-        1000,
-        description="runs that differ only in `train.schedule`, `warmup` and `steps` have the same learning rates at first; if sharing these steps saves at "
-        "least this many in all, a job `train_trunk` trains them once; null: each run trains alone. The results are the same",
-    )
     keep_checkpoints: Positive = Field(2, description="how many of the best checkpoints are kept, besides the last")
     checkpoint_format: Literal["auto", "whole", "sharded"] = Field(
         "auto",

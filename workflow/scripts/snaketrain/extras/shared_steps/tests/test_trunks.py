@@ -1,19 +1,20 @@
 """Which first steps runs share, planned from their settings, against the learning rates of real schedules."""
 
 import random
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from snaketrain.config.schema import Train
+from snaketrain.extras.shared_steps.planning import shared, stretches
+from snaketrain.extras.shared_steps.stages import TrainTrunk
+from snaketrain.extras.shared_steps.trunks import Trunks, record_trunk
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.repairing import Repairs
 from snaketrain.orchestration.rule_values import varying
-from snaketrain.orchestration.stages import TrainTrunk
-from snaketrain.orchestration.trunk_planning import shared, stretches
 from snaketrain.runtime.manifests import Manifest, read_checked, write_checked, write_json, write_manifest
-from snaketrain.runtime.run_folder import record_trunk
 from snaketrain.training.plan import Plan
 
 DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
@@ -31,6 +32,17 @@ def pipeline(axes: dict[str, list[Any]], **sections: Any) -> Pipeline:
 
 def tree(decays=DECAYS, lengths=LENGTHS, **sections: Any) -> Pipeline:
     return pipeline({"train.schedule": [decay(each) for each in decays], "train.steps": list(lengths)}, **sections)
+
+
+def trunks_of(pipeline: Pipeline) -> Trunks:
+    stage = pipeline.stages["train_trunk"]
+    assert isinstance(stage, TrainTrunk)
+    return stage.trunks
+
+
+def trunk_of(pipeline: Pipeline, run: str) -> list[str]:
+    """What the rule that trains a run reads besides its data and its weights."""
+    return pipeline.added_input("train_model")(run)
 
 
 def drawn(draw: random.Random) -> Train:
@@ -81,7 +93,7 @@ def test_a_decay_must_fit(train, words):
 
 
 def test_four_decays_of_three_lengths_take_a_third_of_the_steps():
-    plan = tree().trunks.plan
+    plan = trunks_of(tree()).plan
     first, second = plan.trunks.values()
     assert first.branch_steps == (601, 701, 801, 901) and first.parent is None
     assert second.branch_steps == (1601, 1701, 1801, 1901, 2601, 2701, 2801) and second.parent == first.name
@@ -95,24 +107,24 @@ def test_four_decays_of_three_lengths_take_a_third_of_the_steps():
 
 
 @pytest.mark.parametrize("changes", [
-    {"train": {"early_stopping": {"patience": 3}}}, {"compute": {"shared_steps_at_least": None}}, {"compute": {"shared_steps_at_least": 20_000}},
+    {"train": {"early_stopping": {"patience": 3}}}, {"shared_steps": {"at_least": None}}, {"shared_steps": {"at_least": 20_000}},
     {"train": {"callbacks": ["snaketrain.training.weight_average.Ema"]}}, {"train": {"task": "not_there.py:Task"}},
 ])  # fmt: skip
 def test_runs_that_train_by_themselves(changes):
-    assert tree().trunks.known and not tree(**changes).trunks.known
+    assert trunks_of(tree()).known and not trunks_of(tree(**changes)).known
 
 
 def test_runs_that_differ_in_anything_else_share_nothing():
     swept = pipeline({"train.schedule": [decay(100), decay(200)], "train.steps": [3000], "train.seed": [0, 1]})
-    one, other = swept.trunks.known.values()
+    one, other = trunks_of(swept).known.values()
     assert swept.runs[one.run].train.seed != swept.runs[other.run].train.seed and one.name != other.name
-    assert not pipeline({"train.learning_rate": [1e-3, 2e-3]}, train={"steps": 3000}).trunks.known
-    assert not pipeline({"train.schedule": ["linear", "cosine"]}, train={"steps": 3000}).trunks.known
+    assert not trunks_of(pipeline({"train.learning_rate": [1e-3, 2e-3]}, train={"steps": 3000})).known
+    assert not trunks_of(pipeline({"train.schedule": ["linear", "cosine"]}, train={"steps": 3000})).known
 
 
 def test_a_run_that_leaves_early_does_not_wait():
     """Its few steps would save less than a job costs."""
-    found = pipeline({"train.schedule": [decay(100), decay(200), "linear"]}, train={"steps": 3000}).trunks.plan
+    found = trunks_of(pipeline({"train.schedule": [decay(100), decay(200), "linear"]}, train={"steps": 3000})).plan
     (trunk,) = found.trunks.values()
     assert trunk.branch_steps == (2801,) and len(found.of_run) == 2
 
@@ -131,14 +143,23 @@ def test_language_models_share_steps_and_tasks_that_say_so(tmp_path, monkeypatch
         "mine.py:Declared": False,
         "mine.py:Harmless": True,
     }.items():
-        assert bool(tree(train={"task": task}).trunks.known) == shares, task
+        assert bool(trunks_of(tree(train={"task": task})).known) == shares, task
 
 
 def test_a_run_that_is_added_changes_no_trunk():
-    before, after = tree().trunks, tree(decays=(*DECAYS, 500), lengths=(*LENGTHS, 5000)).trunks
+    before, after = trunks_of(tree()), trunks_of(tree(decays=(*DECAYS, 500), lengths=(*LENGTHS, 5000)))
     names = {trunk.last: name for name, trunk in before.known.items()}
     assert {trunk.last: name for name, trunk in after.known.items()}[901] == names[901]
     assert before.settings(names[901]) == after.settings(names[901])
+
+
+def test_a_trunk_has_the_options_of_its_run_and_an_experiment_of_its_own():
+    made = short()
+    (trunk,), stage = trunks_of(made).known, made.stages["train_trunk"]
+    assert isinstance(stage, TrainTrunk)
+    words = shlex.split(stage.options(trunk))
+    assert "--experiment=snaketrain-trunks" in words and words[-2:] == ["--branch-steps", "2801"]
+    assert [made.added_options("train_model")(run) for run in made.runs] == [f"--trunk results/trunks/{trunk}/training/manifest.json"] * 2
 
 
 # --- in a workspace
@@ -146,7 +167,7 @@ def test_a_run_that_is_added_changes_no_trunk():
 
 def begin(pipeline: Pipeline, kind: str, name: str, trunk: str | None, finished: bool = True) -> None:
     folder = Path("results") / kind / name / "training"
-    stage, run = "train_model", name if kind == "runs" else pipeline.trunks.known[name].run
+    stage, run = "train_model", name if kind == "runs" else trunks_of(pipeline).known[name].run
     strings = pipeline.strings(stage, run)
     write_checked(folder / "run.json", {"settings": strings, "ways": [each for each in strings if each.startswith("code.")]})
     if trunk:
@@ -161,15 +182,15 @@ def short() -> Pipeline:
 
 def test_a_training_keeps_its_trunk_whatever_is_planned(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (trunk,), (first, second) = short().trunks.known, short().runs
-    assert short().trunk(first) == short().trunk(second) == [f"results/trunks/{trunk}/training/manifest.json"]
+    (trunk,), (first, second) = trunks_of(short()).known, short().runs
+    assert trunk_of(short(), first) == trunk_of(short(), second) == [f"results/trunks/{trunk}/training/manifest.json"]
     begin(short(), "trunks", trunk, None)
     begin(short(), "runs", first, trunk)
     alone = tree(decays=DECAYS[:1], lengths=[3000])
-    assert not alone.trunks.known and alone.trunk(first), "it is there, so that nobody has to make it"
-    for changed in (tree(decays=DECAYS, lengths=LENGTHS), short(), tree(compute={"shared_steps_at_least": None, "minutes": 7})):
-        assert changed.trunk(first) == [f"results/trunks/{trunk}/training/manifest.json"]
-    assert not tree(train={"seed": 7}).trunks.has_begun(first), "of other settings"
+    assert not trunks_of(alone).known and trunk_of(alone, first), "it is there, so that nobody has to make it"
+    for changed in (tree(decays=DECAYS, lengths=LENGTHS), short(), tree(shared_steps={"at_least": None}, compute={"minutes": 7})):
+        assert trunk_of(changed, first) == [f"results/trunks/{trunk}/training/manifest.json"]
+    assert not trunks_of(tree(train={"seed": 7})).has_begun(first), "of other settings"
 
 
 def test_a_mark_of_one_run_is_not_that_of_all(tmp_path, monkeypatch):
@@ -179,55 +200,55 @@ def test_a_mark_of_one_run_is_not_that_of_all(tmp_path, monkeypatch):
         flags = {"ancient": True}  # noqa: RUF012
 
     monkeypatch.chdir(tmp_path)
-    (trunk,), (first, second) = short().trunks.known, short().runs
+    (trunk,), (first, second) = trunks_of(short()).known, short().runs
     begin(short(), "trunks", trunk, None)
     begin(short(), "runs", first, trunk)
     made = short()
     made.ancient = Ancient
-    inputs = varying(made.runs, made.trunk)
+    inputs = varying(made.runs, made.added_input("train_model"))
     assert [isinstance(inputs([run])[0], Ancient) for run in (first, second)] == [True, False]
     begin(short(), "runs", second, trunk)
     made = short()
     made.ancient = Ancient
-    assert varying(made.runs, made.trunk) == made.trunk(first), "one value for all"
+    assert varying(made.runs, made.added_input("train_model")) == trunk_of(made, first), "one value for all"
 
 
 def test_a_deleted_trunk_is_not_made_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (trunk,), (first, second) = short().trunks.known, short().runs
+    (trunk,), (first, second) = trunks_of(short()).known, short().runs
     begin(short(), "runs", first, trunk)
-    assert short().trunk(first) and not short().trunk(second)
-    assert trunk in tree(decays=DECAYS[:1], lengths=[3000]).trunks.known, "Snakemake must find a rule for it"
+    assert trunk_of(short(), first) and not trunk_of(short(), second)
+    assert trunk in trunks_of(tree(decays=DECAYS[:1], lengths=[3000])).known, "Snakemake must find a rule for it"
 
 
 def test_a_training_that_resumed_without_its_deleted_trunk_stays_without(tmp_path, monkeypatch):
     """Snakemake would repeat a finished training whose inputs have become others."""
     monkeypatch.chdir(tmp_path)
-    (trunk,), (first, _) = short().trunks.known, short().runs
+    (trunk,), (first, _) = trunks_of(short()).known, short().runs
     begin(short(), "runs", first, trunk, finished=False)
-    assert not short().trunk(first)
+    assert not trunk_of(short(), first)
     record_trunk(Path("results/runs", first, "training"), None)
     begin(short(), "runs", first, None)
-    assert not short().trunk(first)
+    assert not trunk_of(short(), first)
 
 
 def test_a_trunk_is_awaited_by_trainings_that_have_not_begun(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    first, second = tree().trunks.known
-    assert tree().trunks.is_awaited(first) and tree().trunks.is_awaited(second)
+    first, second = trunks_of(tree()).known
+    assert trunks_of(tree()).is_awaited(first) and trunks_of(tree()).is_awaited(second)
     begin(tree(), "trunks", first, None)
-    for run, trunk in tree().trunks.plan.of_run.items():
+    for run, trunk in trunks_of(tree()).plan.of_run.items():
         if trunk == first:
             begin(tree(), "runs", run, trunk)
-    assert tree().trunks.is_awaited(first), "the second trunk continues it"
+    assert trunks_of(tree()).is_awaited(first), "the second trunk continues it"
     begin(tree(), "trunks", second, first)
-    assert not tree().trunks.is_awaited(first) and tree().trunks.is_awaited(second)
+    assert not trunks_of(tree()).is_awaited(first) and trunks_of(tree()).is_awaited(second)
 
 
 def test_a_trunk_is_up_to_date_whichever_run_it_was_made_with(tmp_path, monkeypatch):
     """Written by a SLURM job that outlived its workflow, say; another run of the same steps may come first now."""
     monkeypatch.chdir(tmp_path)
-    (trunk,) = short().trunks.known
+    (trunk,) = trunks_of(short()).known
     begin(short(), "trunks", trunk, None)
     manifest = short().manifest("train_trunk", trunk)
     write_manifest(manifest, Manifest("train_model", "of another run", [], {}, {}))
@@ -245,9 +266,9 @@ def test_trainings_that_began_without_a_trunk_finish_without_one(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     first, second = short().runs
     begin(short(), "runs", first, None, finished=False)
-    assert not short().trunk(first) and not short().trunk(second), "one training would gain nothing by a trunk"
+    assert not trunk_of(short(), first) and not trunk_of(short(), second), "one training would gain nothing by a trunk"
     begin(short(), "runs", second, None)
     about = Path("results/runs", second, "training/run.json")
-    assert short().trunks.has_begun(second)
+    assert trunks_of(short()).has_begun(second)
     write_checked(about, read_checked(about) | {"ways": ["code.x=1"]})
-    assert not short().trunks.has_begun(second), "its code has changed"
+    assert not trunks_of(short()).has_begun(second), "its code has changed"

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
-
 from pipeline.test_staleness import dry_run, jobs_in
 from pipeline.workspace import REPOSITORY, configuration, make_workspace, snakemake, write_configuration
+
 from snaketrain.runtime.journal import read_events
 from snaketrain.tracking.mlflow_store import Store
+
+pytestmark = pytest.mark.lengthy
 
 
 def decay(steps: int, **arguments: float) -> dict:
@@ -17,7 +19,7 @@ def decay(steps: int, **arguments: float) -> dict:
 def configured(*decays: int, **runs: dict) -> dict:
     config = configuration()
     config["train"] = {"batch_size": 16, "learning_rate": 1e-3, "warmup": 2, "steps": 12, "evaluate_every": 4}
-    config["compute"]["shared_steps_at_least"] = 5
+    config["shared_steps"] = {"at_least": 5}
     config["runs"] = {f"decay-{each}": decay(each) for each in decays} | runs
     return config
 
@@ -68,7 +70,7 @@ def test_a_run_that_is_added_or_removed_repeats_nothing_of_the_others(finished):
     write_configuration(finished, configured(4))
     assert jobs_in(dry_run(finished)) == {"compare_runs"}
     config = configured(4, 6)
-    config["compute"]["shared_steps_at_least"] = None
+    config["shared_steps"] = {"at_least": None}
     write_configuration(finished, config)
     assert jobs_in(dry_run(finished)) == set()
 

@@ -13,9 +13,8 @@ from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from snaketrain.runtime.journal import Event, all_events, as_line, events_named, last_attempt
+from snaketrain.runtime.journal import Event, all_events, as_line, last_attempt
 from snaketrain.runtime.loaded_code import changed_files
 from snaketrain.runtime.manifests import PRIVATE_FILE, write_checked, write_text
 from snaketrain.runtime.run_folder import loaded_by
@@ -23,21 +22,15 @@ from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.checkpoints.publishing import damage, publish_again
 from snaketrain.training.checkpoints.ranking import CheckpointState, read_state
 from snaketrain.training.early_stopping import EarlyStopping
+from snaketrain.training.known_evaluations import Evaluations, evaluations
 from snaketrain.training.plan import Plan, folder_name
-from snaketrain.training.state import Stateful
-from snaketrain.training.trajectory import Execution, Trajectory, execution_differences
-
-if TYPE_CHECKING:
-    from snaketrain.training.trainer import Trainer
-
+from snaketrain.training.trajectory import Trajectory, execution_differences
 
 FILE = "reused.json"  # what is said of it, for MLflow
 # events of steps; attempts and the machine's load were the other training's
 COPIED = ("train", "eval", "samples", "checkpoint", "bad_step")
 SPEED = "_per_second"  # the end of the names of figures that are not copied: this training did not compute so fast
 SHOWN = 10  # steps in a message
-
-Evaluations = dict[int, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -49,15 +42,6 @@ class Reused:
     training: str  # the folder of the other one
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     unknown: list[int] = field(default_factory=list)  # evaluations that these settings ask for, of steps whose weights are gone
-
-    @classmethod
-    def read(cls, folder: Path) -> "Reused | None":
-        """From the journal, which begins with what was taken over."""
-        journal = folder / "journal.jsonl"
-        if (event := next(events_named(journal, "reused"), None)) is None:
-            return None
-        step = event["step"]
-        return cls(step, event["steps"], event["training"], evaluations_until(folder, step), event["unknown"])
 
     @property
     def message(self) -> str:
@@ -113,18 +97,6 @@ def reuse_steps(folder: Path, trajectory: Trajectory, plan: Plan, stopping: Earl
         )
 
 
-def executed_otherwise(folder: Path, execution: Execution) -> dict[str, str]:
-    """For the journal of a training that resumes itself, in what it is executed otherwise than before."""
-    before = (last_attempt(folder / "journal.jsonl") or {}).get("execution")
-    if not before or not (different := execution_differences(before, execution.content())):
-        return {}
-    message = (
-        f"resumes executed otherwise ({'; '.join(different)}): equal up to rounding only, so that no other training takes over its steps"
-    )
-    logging.warning("warning: %s", message)
-    return {"warning": message}
-
-
 def refusal(begun: Beginning, trunk: Path) -> str:
     """Why the steps of a trunk cannot be taken over."""
     states = [state for path in sorted(trunk.glob("checkpoints/step-*")) if (state := state_of(path))]
@@ -173,30 +145,6 @@ def state_of(checkpoint: Path) -> CheckpointState | None:
         if checkpoint.exists():
             print(f"warning: {checkpoint} is not reused: {error}", flush=True)
         return None
-
-
-def evaluations(folder: Path, measures: str | None) -> Evaluations:
-    """By step, those of the last attempt that has taken the step; only of attempts with these measures, since code may change between two.
-
-    None: whatever their measures.
-    """
-    found: Evaluations = {}
-    measured_alike: bool | None = (
-        True if measures is None else None
-    )  # not known yet of what was itself taken over, which has the measures of the first attempt
-    for event in all_events(folder / "journal.jsonl"):
-        if event.get("event") == "eval" and measured_alike is not False:
-            found[event["step"]] = event["metrics"]
-        elif event.get("event") == "attempt":
-            alike = measures is None or event.get("measures") == measures
-            known, measured_alike = found if measured_alike is not None or alike else {}, alike
-            found = {step: metrics for step, metrics in known.items() if step <= event.get("resume_step", 0)}
-    return found if measured_alike is not None else {}
-
-
-def evaluations_until(folder: Path, last: int) -> list[tuple[int, dict[str, float]]]:
-    """A training's own, in the order of their steps; of a step that was repeated the last one."""
-    return sorted((step, metrics) for step, metrics in evaluations(folder, None).items() if step <= last)
 
 
 def limit(begun: Beginning, known: Evaluations) -> float:
@@ -312,49 +260,3 @@ def trainings_beside(folder: Path) -> list[Path]:
         path for trainings in ("trunks", "runs") for path in sorted(results.glob(f"{trainings}/*/superseded/training-*"), reverse=True)
     ]
     return [*own, *(each for each in others if folder.parent.resolve() not in each.parents)]
-
-
-class ReusedEvaluations:
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.reused: Reused | None = None
-
-    def replay(self, trainer: "Trainer") -> None:
-        """Early stopping and the best metric are those of a training that has evaluated these steps itself, by the metric that counts now."""
-        state, checkpoints, plan = trainer.state, trainer.checkpoints, trainer.plan
-        found = state.strategy.all_gather_object(Reused.read(self.folder) if state.rank == 0 else None)[0]
-        stopping = [callback for callback in trainer.callbacks.callbacks if isinstance(callback, EarlyStopping)]
-        if found and state.step <= found.step:  # else it has saved a checkpoint of its own, which remembers all of this
-            self.reused, evaluations = found, found.evaluations
-        elif trainer.best.outdated or any(each.outdated for each in stopping):
-            evaluations = state.strategy.all_gather_object(evaluations_until(self.folder, state.step) if state.rank == 0 else [])[0]
-        else:
-            return
-        known = [
-            (step, metrics) for step, metrics in evaluations if 0 < step < state.step or (step == state.step and checkpoints.evaluated)
-        ]
-        trainer.best.replay(metrics for _, metrics in known)
-        for each in stopping:
-            each.replay(metrics[each.metric] for step, metrics in known if plan.evaluates_at(step) and each.metric in metrics)
-
-    def measure(self, trainer: "Trainer") -> None:
-        """Evaluate the checkpoints whose metrics were of other data, or other ones."""
-        state, checkpoints, last = trainer.state, trainer.checkpoints, trainer.state.step
-        steps = list(filter(trainer.plan.evaluates_at, self._without_metrics(self.reused.step))) if self.reused and state.rank == 0 else []
-        steps = [step for step in state.strategy.all_gather_object(steps)[0] if step < last or (step == last and not trainer.owed)]
-        task: dict[str, Stateful] = {"task": state.task}
-        for step in steps:
-            checkpoints.load(state, step, task)
-            if (metrics := trainer.measure()) is None:
-                trainer.owed = True  # stopped: the next attempt continues
-                break
-            trainer.journal.write("eval", step=step, metrics=metrics, spent=trainer.clock.spent())
-            trainer.best.improved(metrics)
-            if state.rank == 0:
-                checkpoints.set_metrics(step, metrics)
-        if steps:
-            checkpoints.load(state, last, task)
-
-    def _without_metrics(self, last: int) -> list[int]:
-        states = map(read_state, sorted(self.folder.glob("checkpoints/step-*")))
-        return [state["step"] for state in states if state["metrics"] is None and state["step"] <= last]

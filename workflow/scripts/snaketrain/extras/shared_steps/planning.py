@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from snaketrain.config.references import PACKAGE, NotFound, find
 from snaketrain.config.schema import Settings, Train
+from snaketrain.extras.shared_steps.settings import shared_steps
 from snaketrain.orchestration.definitions import Class, class_and_bases, class_attribute, definition_of
 from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.stages import join
@@ -171,7 +172,7 @@ def training_of(name: str, run: Settings, data: str, settings: Sequence[str]) ->
 
 def is_shareable(run: Settings) -> bool:
     """Whether all that decides the weights of a step is known before the training starts."""
-    return run.compute.shared_steps_at_least is not None and not run.train.early_stopping and not evaluations_may_count(run.train)
+    return shared_steps(run).at_least is not None and not run.train.early_stopping and not evaluations_may_count(run.train)
 
 
 def same_settings(settings: Sequence[str]) -> list[str]:
@@ -201,7 +202,7 @@ def plan_trunks(trainings: Iterable[Training], runs: Mapping[str, Settings]) -> 
         # in this order what two trainings share is the least that any neighbours between them share
         ordered = sorted(alike, key=lambda each: (each.rates, each.run))
         waiting = [Fork(list(members)) for _, members in groupby(ordered, key=lambda each: each.rates[0].rates)]
-        at_least = runs[alike[0].run].compute.shared_steps_at_least
+        at_least = shared_steps(runs[alike[0].run]).at_least
         while waiting and at_least is not None:
             waiting += grow(plan, waiting.pop(), at_least)
     return plan
@@ -210,8 +211,8 @@ def plan_trunks(trainings: Iterable[Training], runs: Mapping[str, Settings]) -> 
 def executed_alike(trainings: Iterable[Training], runs: Mapping[str, Settings]) -> list[list[Training]]:
     found: dict[tuple[str, str], list[Training]] = {}
     for training in trainings:
-        select, compute = runs[training.run].select, runs[training.run].compute
-        found.setdefault((training.same, f"{select!r} {compute!r}"), []).append(training)
+        run = runs[training.run]
+        found.setdefault((training.same, f"{run.select!r} {run.compute!r} {shared_steps(run)!r}"), []).append(training)
     return list(found.values())
 
 

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from snaketrain.config.schema import Settings
-from snaketrain.orchestration.trunk_planning import (
+from snaketrain.extras.shared_steps.planning import (
     Plan,
     Training,
     Trunk,
@@ -19,12 +19,13 @@ from snaketrain.orchestration.trunk_planning import (
     training_of,
     trunk_of,
 )
-from snaketrain.runtime.manifests import read_if_intact
-from snaketrain.runtime.run_folder import EXECUTION_OPTIONS, TRUNK
+from snaketrain.runtime.manifests import read_if_intact, write_checked
+from snaketrain.runtime.run_folder import EXECUTION_OPTIONS
 from snaketrain.runtime.stages import JobSettings
 from snaketrain.runtime.strict_json import JsonObject
 
 MANIFEST = "manifest.json"
+TRUNK = "trunk.json"  # the trunk that a training continues
 
 
 class Trunks:
@@ -148,3 +149,11 @@ def same_code(given: JobSettings, about: JsonObject) -> bool:
 def read(path: Path) -> JsonObject:
     """Empty where there is none, or it is damaged."""
     return read_if_intact(path, "it is taken as one that has not begun") or {}
+
+
+def record_trunk(folder: Path, manifest: Path | None) -> None:
+    """For later starts of the workflow: a training that has begun keeps its trunk, or none where it resumes without the one that it had."""
+    if manifest:
+        write_checked(folder / TRUNK, {"trunk": manifest.resolve().parents[1].name})
+    else:
+        (folder / TRUNK).unlink(missing_ok=True)

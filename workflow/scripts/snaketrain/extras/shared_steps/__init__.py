@@ -1,0 +1,1 @@
+"""Takes no step twice: trainings take over the steps of others, and runs of a sweep share a trunk, which trains their first steps once."""

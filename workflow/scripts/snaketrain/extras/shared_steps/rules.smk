@@ -1,0 +1,33 @@
+# The first steps of several runs, which continue from its checkpoints. Never temporary: a run that is added to a sweep must repeat
+# neither the trunk nor the runs that continued it.
+trunks = pipeline.stages["train_trunk"]
+
+
+if trunks.jobs:
+
+    rule train_trunk:
+        input:
+            check_results("train_trunk"),
+            data=varying(trunks.jobs, lambda trunk: pipeline.data(trunks.run(trunk))),
+            model=varying(trunks.jobs, lambda trunk: pipeline.weights(trunks.run(trunk))),
+            initial=varying(trunks.jobs, lambda trunk: pipeline.initial_weights(trunks.run(trunk))),
+            trunk=varying(trunks.jobs, trunks.parent),
+        output:
+            "results/trunks/{trunk}/training/manifest.json",
+        log:
+            "logs/train_trunk/{trunk}.log",
+        wildcard_constraints:
+            trunk="|".join(trunks.jobs),
+        threads: launching.threads_of(trunks.computes)
+        resources:
+            **launching.resources_of(trunks.computes, saves=True),
+        params:
+            *pipeline.tracked("train_trunk"),
+            logged=logged,
+            train_model=launched("train_trunk"),
+            settings=settings_file("train_trunk"),
+            options=untracked(trunks.options),
+        shell:
+            "{params.logged} -a {log:q} {params.train_model} --output {output:q} --settings {params.settings:q} "
+            "--run-name={wildcards.trunk:q} "
+            "--data {input.data:q} --model {input.model:q} --initial {input.initial:q} --trunk {input.trunk:q} {params.options}"
