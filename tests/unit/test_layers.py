@@ -22,7 +22,7 @@ GROUND = {
     "snaketrain.own",
     "snaketrain.extras",
     *(
-        name for name in EXTRAS if name.endswith((".check", ".settings", ".stages")) or name.count(".") == 2
+        name for name in EXTRAS if name.endswith((".check", ".settings", ".stages", ".top_level")) or name.count(".") == 2
     ),  # what the core asks of each extra
     *(name for name in FILES if name.startswith(tuple(f"snaketrain.{package}" for package in GROUND_PACKAGES))),
     "snaketrain.training",
@@ -161,7 +161,7 @@ def test_the_slurm_client_imports_nothing_of_the_project():
 
 
 def test_rules_import_only_light_packages():
-    files = [ROOT / "Snakefile", ROOT / "workflow/Snakefile", *(ROOT / "workflow/rules").glob("*.smk")]
+    files = [ROOT / "Snakefile", *(ROOT / "workflow").rglob("*.smk"), ROOT / "workflow/Snakefile"]
     lines = [line.split() for path in files for line in path.read_text().splitlines()]
     found: set[str] = set()
     for line in lines:

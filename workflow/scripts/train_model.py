@@ -155,7 +155,7 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
         counts.save()
         compared = share is not None or bool(args.branch_steps)
         job = take_over(job, inputs, args.resume_changed and not compared, clean=compared, same_versions=args.same_versions)
-        if share is None:  # a rung leaves that to the training which continues it
+        if share is None:  # a part leaves that to the training which continues it
             record_trunk(folder, args.trunk)
         described = {name: getattr(args, name) for name in ("log_every", "device", "experiment", "notes")}
         processes: JsonObject = {"processes": strategy.world_size, "device": strategy.device.type, "precision": strategy.precision}
@@ -197,18 +197,18 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     return Training(job, data, inputs, trainer, metrics, stop, started)
 
 
-def record_end(run: str, training: Training) -> int:
+def record_end(run: str, training: Training, why_paused: str = "") -> int:
     """The last line of the journal; returns the exit code."""
     trainer, state, stop = training.trainer, training.trainer.state, training.stop
     strategy, steps = state.strategy, training.trainer.plan.last
     signals = sorted({name for of_rank in strategy.all_gather_object(stop.signals) for name in of_rank})
     end = {"step": state.step, "signals": signals, "seconds": time.time() - training.started, "peak_memory_mb": peak_memory_mb()}
     if trainer.paused and not trainer.complete:
-        end["why"] = "stopped at a rung of its search"
+        end["why"] = why_paused
     trainer.journal.write("end", status="FINISHED" if trainer.complete else "STOPPED", **end, spent=trainer.clock.spent())
     strategy.finish()
     if trainer.paused:
-        logging.info("%s: at step %d of %d, for a decision of its search", run, state.step, steps)
+        logging.info("%s: at step %d of %d, %s", run, state.step, steps, why_paused)
         return 0
     if not trainer.complete:
         by, saved = ", ".join(signals) or "another process", "saved" if state.step else "nothing is trained yet"

@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Compute, Data, Inputs, Settings, Source
 from snaketrain.labels import label_kind_file
-from snaketrain.orchestration import extras
 from snaketrain.orchestration.code_digest import SCRIPTS
-from snaketrain.orchestration.evaluation_sets import run_of, set_of
+from snaketrain.orchestration.evaluation_sets import set_of
 from snaketrain.orchestration.named_code import train_settings
 from snaketrain.orchestration.names import initial, source_name
 from snaketrain.orchestration.own_files import class_files, code_of_evaluation, code_of_run, code_of_training, dataset_classes, of_splits
@@ -17,9 +16,6 @@ from snaketrain.orchestration.shards import dataset_of, shard_of
 from snaketrain.orchestration.stage import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.strategy_declarations import compared_strategy
 from snaketrain.runtime.stages import JobSettings
-
-if TYPE_CHECKING:
-    from snaketrain.orchestration.pipeline import Pipeline
 
 # --- fetch: copy data and models from where their sources say, on the machine that runs the workflow
 
@@ -74,6 +70,8 @@ class FetchInput(FetchOne):
 
 
 class Prepare(Stage):
+    label_classes = ("Parser", "Tally")
+
     def reading(self, job: str) -> Data:
         """The settings by which examples are read."""
         return self.pipeline.datasets[dataset_of(job)]
@@ -151,10 +149,12 @@ class PrepareSet(Prepare):
         return self.pipeline.sets.prepared[job].reads()
 
 
-# --- train: a run, the first steps of several runs, a run as far as a rung of its search; and the decisions of a search
+# --- train: a run, the first steps of several runs
 
 
 class Training(ModelStage):
+    label_classes: ClassVar[tuple[str, ...]] = ("Head",)
+
     def compute(self, job: str) -> Compute:
         return self.pipeline.computes[self.run(job)]
 
@@ -202,33 +202,6 @@ class TrainTrunk(Training):
         return self.pipeline.stages["train_model"].job_settings(self.run(job))
 
 
-class TrainRung(Training):
-    """Continues the training of a run, in its folder."""
-
-    name, folder, works_on = "train_rung", "runs/{}/rungs/{}", "rung of a search"
-
-    @property
-    def jobs(self) -> Collection[str]:
-        return self.pipeline.searches.rungs
-
-    def settings(self, job: str) -> list[str]:
-        return [*super().settings(job), *self.pipeline.searches.rung_settings(job)]
-
-
-class DecideRung(Stage):
-    name, folder, works_on = "decide_rung", "searches/{}/{}", "rung of a search"
-
-    @property
-    def jobs(self) -> Collection[str]:
-        return self.pipeline.searches.decisions
-
-    def reads(self, job: str) -> Reads:
-        return {run_of(rung): ("train_rung", rung) for rung in self.pipeline.searches.contenders(job)}
-
-    def settings(self, job: str) -> list[str]:
-        return self.pipeline.searches.decision_settings(job)
-
-
 # --- select a checkpoint, evaluate it, predict with it, compare the runs
 
 
@@ -254,6 +227,8 @@ class Inference(ModelStage):
 
 
 class Evaluation(Inference):
+    label_classes = ("Head", "Report", "Panel")
+
     def reads(self, job: str) -> Reads:
         return self.data(job) | self.selection(job) | self.pipeline.sets.reads(job)
 
@@ -287,6 +262,7 @@ class EvaluateSet(Evaluation):
 
 class PredictInputs(Inference):
     name, folder, works_on = "predict_inputs", "runs/{}/predictions", "run with data to predict"
+    label_classes = ("Parser", "Tally", "Head", "Report")
 
     @property
     def jobs(self) -> Collection[str]:
@@ -318,8 +294,8 @@ class CompareRuns(Stage):
         return [""]
 
     def reads(self, job: str) -> Reads:
-        compared = self.pipeline.searches.finishing()
-        decisions: Reads = {f"search {name}": ("decide_rung", name) for name in self.pipeline.searches.decisions}
+        compared = self.pipeline.finishing()
+        decisions: Reads = {f"{stage} {name}": (stage, name) for stage, name in self.pipeline.decisions}
         evaluations: Reads = {name: ("evaluate_set", name) for name in self.pipeline.evaluations_of(compared)}
         return {run: ("evaluate_model", run) for run in compared} | evaluations | decisions
 
@@ -334,11 +310,6 @@ def predicted(run: Settings) -> dict[str, Inputs]:
 
 
 CORE: tuple[type[Stage], ...] = (
-    FetchData, FetchModel, FetchInput, SurveyShard, DecideClasses, PrepareShard, PrepareData, PrepareSet, TrainTrunk, TrainRung,
-    DecideRung, TrainModel, SelectCheckpoint, EvaluateModel, EvaluateSet, PredictInputs, CompareRuns,
+    FetchData, FetchModel, FetchInput, SurveyShard, DecideClasses, PrepareShard, PrepareData, PrepareSet, TrainTrunk, TrainModel,
+    SelectCheckpoint, EvaluateModel, EvaluateSet, PredictInputs, CompareRuns,
 )  # fmt: skip
-
-
-def stages_of(pipeline: "Pipeline") -> dict[str, Stage]:
-    """Those of the core, and of each extra that is there."""
-    return {stage.name: stage(pipeline) for stage in (*CORE, *extras.stages())}
