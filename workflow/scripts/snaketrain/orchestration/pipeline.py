@@ -86,9 +86,8 @@ class Pipeline:
         `reads_files`: whether local files are compared; jobs parse the Snakefile as well, but decide nothing.
         """
         self.config, self.in_slurm_job, self.in_job = config, in_slurm_job, in_job
-        self.once_decided: list[
-            Callable[[], list[str]]
-        ] = []  # runs that train to their end, once the rule behind it has run; see rules of extras
+        # the runs that are trained to their end, from functions that wait for the decision; rules of extras add theirs
+        self.once_decided: list[Callable[[], list[str]]] = []
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
         self.ancient: Callable[[str], str] = str  # Snakemake's mark of an input whose changes make nothing stale
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning

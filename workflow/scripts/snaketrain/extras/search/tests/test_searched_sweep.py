@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 from pipeline.test_staleness import configure, dry_run
+from pipeline.test_without_extras import code_without
 from pipeline.workspace import REPOSITORY, make_workspace, snakemake
 
 from snaketrain.runtime.journal import read_events
@@ -98,3 +99,9 @@ def test_edits_of_a_finished_search(searched):
     configure(folder, search={})
     planned = dry_run(folder)
     assert counts(planned) == {"train_model": 2, "select_checkpoint": 2, "evaluate_model": 2, "compare_runs": 1}, planned
+
+
+def test_without_the_extra_its_section_is_refused(tmp_path):
+    folder = make_workspace(tmp_path / "project", sweeps={"rate": {"train.learning_rate": RATES}}, search={"rate": {}})
+    done = snakemake(folder, "--dry-run", snakefile=code_without(["search"], tmp_path / "code"), check=False)
+    assert done.returncode and "search: no such section." in done.stdout + done.stderr

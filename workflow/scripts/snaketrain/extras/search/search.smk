@@ -1,0 +1,58 @@
+# The runs of a searched sweep train up to a rung, a decision names those that continue, and so on. `train_model`, which is only asked for
+# once the last decision is made, trains the rest to their end in the same folders.
+
+
+localrules:
+    decide_rung,
+
+
+rule train_rung:
+    input:
+        check_results("train_rung"),
+        varying(searches.rungs, rung_before),
+        data=varying(searches.rungs, pipeline.data),
+        model=varying(searches.rungs, pipeline.weights),
+        initial=varying(searches.rungs, pipeline.initial_weights),
+    output:
+        "results/runs/{run}/rungs/{rung}/manifest.json",
+    log:
+        "logs/train_rung/{run}/{rung}.log",
+    wildcard_constraints:
+        rung="[1-9][0-9]*",
+    threads: launching.threads_of(pipeline.computes_of("train_rung"))
+    resources:
+        **launching.resources_of(pipeline.computes_of("train_rung"), saves=True),
+    params:
+        *pipeline.tracked("train_rung"),
+        logged=logged,
+        train_rung=launched("train_rung"),
+        settings=settings_file("train_rung"),
+        training_settings=settings_file("train_model", run_of),
+        share=untracked(searches.share),
+        options=untracked(lambda job: training_options(pipeline.runs[run_of(job)])),
+    shell:
+        "{params.logged} -a {log:q} {params.train_rung} --rung-output {output:q} --rung-settings {params.settings:q} "
+        "--rung-name={wildcards.run:q}/{wildcards.rung} --share {params.share} "
+        "--output results/runs/{wildcards.run:q}/training/manifest.json --settings {params.training_settings:q} --run-name={wildcards.run:q} "
+        "--data {input.data:q} --model {input.model:q} --initial {input.initial:q} {params.options}"
+
+
+checkpoint decide_rung:
+    input:
+        check_results("decide_rung"),
+        contenders=contenders,
+    output:
+        "results/searches/{search}/{rung}/manifest.json",
+    log:
+        "logs/decide_rung/{search}/{rung}.log",
+    wildcard_constraints:
+        search="[^/]+",
+        rung="[1-9][0-9]*",
+    params:
+        *pipeline.tracked("decide_rung"),
+        logged=logged,
+        decide_rung=python("decide_rung"),
+        settings=settings_file("decide_rung"),
+    shell:
+        "{params.logged} {log:q} {params.decide_rung} --output {output:q} --settings {params.settings:q} "
+        "--decision {wildcards.search:q}/{wildcards.rung} --contenders {input.contenders:q}"
