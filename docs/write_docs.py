@@ -22,8 +22,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
 from snaketrain.config.schema import Section, Settings  # noqa: E402
+from snaketrain.config.schema.of_extras import modules  # noqa: E402
 from snaketrain.config.schema.tasks import ModuleSettings, TextClassificationSettings  # noqa: E402
-from snaketrain.config.searches import Range, Sampling, Search  # noqa: E402
 
 REFERENCE = REPOSITORY / "config/README.md"
 README = REPOSITORY / "README.md"
@@ -50,9 +50,11 @@ def reference() -> str:
         parts.append(
             f"## `{name}`\n\n{field.description}\n\nA {type_name(field.annotation)}." if named else table(f"`{name}`", field.annotation)
         )
-    parts += [table("`search`: for a sweep, by its name", Search), table("`search` with a `space`", Sampling)]
-    sections = [field.annotation for field in Settings.model_fields.values()]
-    values = [value for value in (*inside(Settings), Range) if value not in sections]
+    beside = {title: section for extra in modules("top_level") for title, section in extra.TABLES.items()}
+    parts += [table(title, section) for title, section in beside.items()]
+    sections = [*(field.annotation for field in Settings.model_fields.values()), *beside.values()]
+    found = dict.fromkeys(value for section in (Settings, *beside.values()) for value in inside(section))
+    values = [value for value in found if value not in sections]
     parts += ["# Values with settings of their own", *(table(value.__name__, value) for value in values)]
     parts += ["# Arguments of the task `module`", table("train.task.arguments", ModuleSettings)]
     parts += [table(value.__name__, value) for value in inside(ModuleSettings) if value not in values]

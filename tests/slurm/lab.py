@@ -114,7 +114,7 @@ class SampledSearch(Workflow):
 
     def before_options(self) -> list[str | Path]:
         return [
-            HERE.parents[1] / "workflow/scripts/snaketrain/extras/sampling/tests/sampling_by.py",
+            HERE.parents[1] / "workflow/scripts/snaketrain/extras/search/tests/sampling_by.py",
             HERE / "fast_snakemake.py",
             "config/config.yaml",
             "--",

@@ -1,4 +1,4 @@
-"""Fixtures of several unit tests: data prepared from a text."""
+"""Fixtures of several unit tests."""
 
 from pathlib import Path
 
@@ -8,6 +8,8 @@ import pytest
 from snaketrain.config.schema import Data
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer
+from snaketrain.orchestration import known_stages
+from snaketrain.orchestration.stages import Training
 
 
 @pytest.fixture
@@ -52,3 +54,14 @@ def by_effect(monkeypatch):
 
     monkeypatch.delenv("SNAKETRAIN_CHECKS", raising=False)
     monkeypatch.setattr(effects, "asked", asked)
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """A stage that trains runs part by part, as an extra may add one."""
+
+    class TrainPart(Training):
+        name, folder, part_of = "train_part", "runs/{}/parts/{}", "train_model"
+
+    monkeypatch.setitem(known_stages.CLASSES, TrainPart.name, TrainPart)
+    monkeypatch.setitem(known_stages.PARTS, TrainPart.name, TrainPart.part_of)

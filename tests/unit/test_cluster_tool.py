@@ -118,42 +118,42 @@ def test_status_of_idle_runs(slurm, monkeypatch, capsys):
     assert found["finished"] == "evaluate_model done 100 of 100 logs/evaluate_model/finished.log"
 
 
-def test_status_of_searches_trunks_and_evaluations_of_further_sets(slurm, monkeypatch, capsys):
+def test_status_of_parts_trunks_and_evaluations_of_further_sets(in_parts, slurm, monkeypatch, capsys):
     slurm(
         squeue=rows(
-            "4|RUNNING|None|rule_train_rung_wildcards_large_2|n1",
+            "4|RUNNING|None|rule_train_part_wildcards_large_2|n1",
             "5|RUNNING|None|rule_train_trunk_wildcards_abc|n2",
             "6|RUNNING|None|rule_evaluate_set_wildcards_small_more|n3",
             "7|PENDING|Priority|rule_predict_inputs_wildcards_small|",
         )
     )
     trained("large", 40)
-    submitted("4", "rule_train_rung_wildcards_large_2")
+    submitted("4", "rule_train_part_wildcards_large_2")
     trained("abc", 30, kind="trunks")
     trained("small", 100, {"status": "FINISHED"})
     assert call(monkeypatch, "status", "--json") == 0
     found = [(each["run"], each["stage"], each["job"], each["step"]) for each in json.loads(capsys.readouterr().out)]
     assert found == [
-        ("large", "train_rung", "4", 40),
+        ("large", "train_part", "4", 40),
         ("small", "evaluate_set", "6", 100),
         ("small", "predict_inputs", "7", 100),
         ("abc", "train_trunk", "5", 30),
     ]
 
 
-def test_the_log_of_a_rung_that_was_trained_here(slurm, monkeypatch, capsys):
-    trained("large", 12, {"status": "STOPPED", "why": "reached rung 2"})
+def test_the_log_of_a_part_that_was_trained_here(in_parts, slurm, monkeypatch, capsys):
+    trained("large", 12, {"status": "STOPPED", "why": "reached part 2"})
     for stage, log in (
         ("train_model", "large.log"),
-        ("train_rung/large", "1.log"),
-        ("train_rung/large", "2.log"),
+        ("train_part/large", "1.log"),
+        ("train_part/large", "2.log"),
     ):
         Path("logs", stage).mkdir(parents=True, exist_ok=True)
         Path("logs", stage, log).touch()
     os.utime("logs/train_model/large.log", (0, 0))
-    os.utime("logs/train_rung/large/1.log", (0, 0))
+    os.utime("logs/train_part/large/1.log", (0, 0))
     assert call(monkeypatch, "status") == 0
-    assert table(capsys)["large"] == "train_model reached rung 2 12 of 100 logs/train_rung/large/2.log"
+    assert table(capsys)["large"] == "train_model reached part 2 12 of 100 logs/train_part/large/2.log"
 
 
 def test_status_of_a_training_that_does_not_know_its_last_step(slurm, monkeypatch, capsys):
@@ -169,14 +169,14 @@ def test_status_of_a_training_that_does_not_know_its_last_step(slurm, monkeypatc
 @pytest.mark.parametrize(
     ("comment", "state", "shown"),
     [
-        ("rule_train_rung_wildcards_large_2", "COMPLETED", "train_model 9 reached rung 2 12 of 100 9.log"),
-        ("rule_train_rung_wildcards_large_2", "CANCELLED", "train_model 9 CANCELLED 12 of 100 9.log"),
+        ("rule_train_part_wildcards_large_2", "COMPLETED", "train_model 9 reached part 2 12 of 100 9.log"),
+        ("rule_train_part_wildcards_large_2", "CANCELLED", "train_model 9 CANCELLED 12 of 100 9.log"),
         ("rule_large_evaluate_model_select_checkpoint_train_model", "OUT_OF_MEMORY", "train_model 9 OUT_OF_MEMORY 12 of 100 9.log"),
     ],
 )
-def test_status_and_log_of_the_last_job_of_a_rung_or_of_several_stages(slurm, monkeypatch, capfd, comment, state, shown):
-    trained("large", 12, {"status": "STOPPED", "why": "reached rung 2"})
-    submitted("8", "rule_train_rung_wildcards_large_1", "COMPLETED")
+def test_status_and_log_of_the_last_job_of_a_part_or_of_several_stages(in_parts, slurm, monkeypatch, capfd, comment, state, shown):
+    trained("large", 12, {"status": "STOPPED", "why": "reached part 2"})
+    submitted("8", "rule_train_part_wildcards_large_1", "COMPLETED")
     submitted("9", comment, state)
     assert call(monkeypatch, "status") == 0
     assert table(capfd)["large"] == shown
@@ -249,15 +249,15 @@ def test_cancel(slurm, monkeypatch, capsys, tmp_path):
     assert call(monkeypatch, "cancel", "done") == 1
 
 
-def test_cancel_ends_all_jobs_of_a_run_and_those_of_trunks_and_data(slurm, monkeypatch, capsys, tmp_path):
-    shown = ["4|RUNNING|None|rule_train_rung_wildcards_large_2|n1", "5|RUNNING|None|rule_train_trunk_wildcards_abc|n2"]
+def test_cancel_ends_all_jobs_of_a_run_and_those_of_trunks_and_data(in_parts, slurm, monkeypatch, capsys, tmp_path):
+    shown = ["4|RUNNING|None|rule_train_part_wildcards_large_2|n1", "5|RUNNING|None|rule_train_trunk_wildcards_abc|n2"]
     shown += ["6|RUNNING|None|rule_evaluate_set_wildcards_small_more|n3", "7|RUNNING|None|rule_evaluate_model_wildcards_small|n3"]
     shown += ["8|RUNNING|None|rule_prepare_data_wildcards_words|n3"]
     slurm(squeue=f"test -e {tmp_path}/cancelled || {{ {rows(*shown)}; }}")
     for run in ("large", "small"):
         trained(run, 40, {"status": "STOPPED", "signals": ["SIGTERM"]})
     trained("abc", 30, {"status": "STOPPED", "signals": ["SIGTERM"]}, kind="trunks")
-    submitted("4", "rule_train_rung_wildcards_large_2")
+    submitted("4", "rule_train_part_wildcards_large_2")
     assert call(monkeypatch, "cancel", "large", "small", "abc", "words") == 0
     assert sorted((tmp_path / "cancelled").read_text().split()) == ["4", "5", "6", "7", "8"]
     printed = capsys.readouterr().out

@@ -11,7 +11,7 @@ import pytest
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.files import read_configuration
 from snaketrain.config.runs import read_runs
-from snaketrain.config.searches import changes_by_run
+from snaketrain.config.sweeps import changes_by_run
 from snaketrain.orchestration.preflight import examine
 
 ROOT = Path(__file__).parents[2]

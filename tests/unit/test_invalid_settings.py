@@ -12,13 +12,14 @@ import pytest
 from limits import slowness
 
 from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.runs import TOP_LEVEL
 from snaketrain.config.schema import Section, Settings, Use
 from snaketrain.config.schema.tasks import ModuleSettings
 from snaketrain.orchestration.preflight import examine
 
 ROWS = 40
 NULL = "null is allowed"
-PLACE = re.compile(rf"(runs\.|sweeps\.)?[\w.-]*({'|'.join(['search', *Settings.model_fields])})\b")  # how a problem begins
+PLACE = re.compile(rf"(runs\.|sweeps\.)?[\w.-]*({'|'.join(TOP_LEVEL)})\b")  # how a problem begins
 SOURCE = {"path": "train.csv"}
 BASE = {
     "data": {"train": SOURCE, "tokenizer": {"path": "tokenizer"}},
@@ -442,7 +443,8 @@ EXTRAS: dict[str, dict] = {
 
 
 def crossed() -> Iterator[tuple[str, dict]]:
-    for one, other in itertools.combinations(EXTRAS, 2):
+    there = [name for name, given in EXTRAS.items() if all(place.partition(".")[0] in TOP_LEVEL for place in given)]
+    for one, other in itertools.combinations(there, 2):
         config: dict = BASE
         for place, value in (EXTRAS[one] | EXTRAS[other]).items():
             config = put(config, tuple(place.split(".")), value)

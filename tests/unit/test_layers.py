@@ -17,7 +17,7 @@ FILES = {
 }
 EXTRAS = sorted(name for name in FILES if name.startswith("snaketrain.extras."))
 ASKED = sorted(  # what the core asks of each extra
-    name for name in EXTRAS if name.endswith((".check", ".settings", ".stages", ".training")) or name.count(".") == 2
+    name for name in EXTRAS if name.endswith((".check", ".settings", ".stages", ".top_level", ".training")) or name.count(".") == 2
 )
 GROUND_PACKAGES = ("config", "orchestration", "runtime", "slurm", "labels")  # and all below them
 GROUND = {
@@ -170,7 +170,7 @@ def test_the_slurm_client_imports_nothing_of_the_project():
 
 
 def test_rules_import_only_light_packages():
-    files = [ROOT / "Snakefile", ROOT / "workflow/Snakefile", *(ROOT / "workflow/rules").glob("*.smk")]
+    files = [ROOT / "Snakefile", *(ROOT / "workflow").rglob("*.smk"), ROOT / "workflow/Snakefile"]
     lines = [line.split() for path in files for line in path.read_text().splitlines()]
     found: set[str] = set()
     for line in lines:

@@ -105,10 +105,10 @@ def test_a_job_that_is_about_to_end_is_waited_for(job, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "comment", ["rule_train_rung_wildcards_small_1", "rule_small_evaluate_model_select_checkpoint_train_model"], ids=["rung", "group"]
+    "comment", ["rule_train_part_wildcards_small_1", "rule_small_evaluate_model_select_checkpoint_train_model"], ids=["part", "group"]
 )
-def test_a_job_that_trains_the_same_run_in_another_way_is_ended(job, monkeypatch, comment):
-    """`search` or `in_training_job` was set or removed meanwhile: it writes to the folder of the job to come."""
+def test_a_job_that_trains_the_same_run_in_another_way_is_ended(in_parts, job, monkeypatch, comment):
+    """A search or `in_training_job` was set or removed meanwhile: it writes to the folder of the job to come."""
     slurm = FakeSlurm(_4="RUNNING")
     monkeypatch.setattr(f"{__name__}.COMMENT", comment)
     found, _ = settled(job, slurm)

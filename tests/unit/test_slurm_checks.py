@@ -226,20 +226,19 @@ def test_job_arrays_are_refused():
     assert found.startswith("slurm-array-jobs: ") and "Remove the option" in found
 
 
-def test_the_monitor_knows_jobs_that_are_planned_later():
-    """Those behind the decision of a search, which is made while the workflow runs: they start on a range of nodes again as well."""
+def test_the_monitor_knows_all_jobs():
+    """Also those that are planned while the workflow runs: they start on a range of nodes again as well."""
     source = {"path": "x"}
     config = {"data": {"train": source, "tokenizer": source}, "train": {"steps": 100}, "compute": {"nodes": "1-4", "threads": 4}}
-    config |= {"sweeps": {"rate": {"train.learning_rate": [0.1, 0.2]}}, "search": {"rate": {"rungs": [0.1]}}}
+    config |= {"sweeps": {"rate": {"train.learning_rate": [0.1, 0.2]}}}
     config |= {"evaluation_sets": {"more": source}}
     ranges, folders = ranges_and_folders(Pipeline(config))
     run = "rate-learning_rate=0.1"
     training, several = Path(f"results/runs/{run}/training"), f"rule_{run}_evaluate_model_select_checkpoint_train_model"
     for comment, folder in {
-        f"rule_train_rung_wildcards_{run}_1": training,
         f"rule_train_model_wildcards_{run}": training,
         several: training,
         f"rule_evaluate_set_wildcards_{run}_more": Path(f"results/runs/{run}/sets/more"),
     }.items():
         assert folders[str(replace(ROW, comment=comment).work)] == folder, comment
-    assert {name.split()[0] for name in ranges} == {"train_rung", "train_model"} and ranges[f"train_model {run}"].nodes == "1-4"
+    assert {name.split()[0] for name in ranges} == {"train_model"} and ranges[f"train_model {run}"].nodes == "1-4"

@@ -134,11 +134,11 @@ def test_a_journal_of_an_earlier_start_is_ignored(tmp_path):
     assert last_error(log, tmp_path) == "OldError: long ago"
 
 
-def test_a_run_that_failed_before_a_rung_of_its_search_has_no_result(workflow, tmp_path):
-    rung = job("train_rung", "c")
-    rung.output = ["results/runs/c/rungs/1/manifest.json"]
-    workflow.left.add(rung)
-    workflow.dag.dependencies[rung] = []
-    workflow.scheduler.failed.add(rung)
-    write(tmp_path / "logs/train_rung/c.log", "python train_rung.py\nRuntimeError: no space\n")
-    assert without_results(workflow.dag, workflow.scheduler)["c"] == "train_rung failed: RuntimeError: no space"
+def test_a_run_whose_first_part_failed_has_no_result(in_parts, workflow, tmp_path):
+    part = job("train_part", "c")
+    part.output = ["results/runs/c/parts/1/manifest.json"]
+    workflow.left.add(part)
+    workflow.dag.dependencies[part] = []
+    workflow.scheduler.failed.add(part)
+    write(tmp_path / "logs/train_part/c.log", "python train_part.py\nRuntimeError: no space\n")
+    assert without_results(workflow.dag, workflow.scheduler)["c"] == "train_part failed: RuntimeError: no space"

@@ -8,9 +8,8 @@ localrules:
 rule compare_runs:
     input:
         check_results("compare_runs"),
-        [pipeline.evaluations(run) for run in pipeline.searches.unsearched],
-        *of_finalists(pipeline.evaluations),
-        decisions=[pipeline.manifest("decide_rung", decision) for decision in pipeline.searches.decisions],
+        *pipeline.of_finishing(pipeline.evaluations),
+        decisions=[pipeline.manifest(*decision) for decision in pipeline.decisions],
     output:
         manifest="results/comparison/manifest.json",
         page=report(
@@ -39,8 +38,8 @@ rule compare_runs:
         compare_runs=python("compare_runs"),
         settings=settings_file("compare_runs"),
         runs=list(pipeline.runs),
-        compared=untracked(lambda job: pipeline.searches.finishing()),
-        sets=untracked(lambda job: pipeline.evaluations_of(pipeline.searches.finishing())),
+        compared=untracked(lambda job: pipeline.finishing()),
+        sets=untracked(lambda job: pipeline.evaluations_of(pipeline.finishing())),
     shell:
         "{params.logged} {log:q} {params.compare_runs} --output {output.manifest:q} --settings {params.settings:q} "
         "--runs-root results/runs --runs {params.compared:q} --sets {params.sets:q} --decisions {input.decisions:q}"

@@ -14,7 +14,7 @@ from snaketrain.evaluation.comparing import FinishedRun, Row
 from snaketrain.evaluation.page import Comparison, Mistakes, draw_curves, mistakes_of, page, picture_of, tree_of
 from snaketrain.evaluation.predictions import Predictions, read_predictions
 from snaketrain.runtime import stages
-from snaketrain.runtime.manifests import Manifest, read_manifest, verify, write_text
+from snaketrain.runtime.manifests import read_manifest, verify, write_text
 from snaketrain.runtime.strict_json import rounded, spoken
 
 CHECKPOINTS = "checkpoints.csv"
@@ -27,7 +27,7 @@ def arguments() -> Namespace:
     parser.add_argument("--runs-root", required=True, type=Path, metavar="FOLDER", help="the folder of all runs")
     parser.add_argument("--runs", required=True, nargs="+", metavar="NAME", help="the runs to compare")
     parser.add_argument("--sets", nargs="*", default=[], metavar="RUN/SET", help="the evaluation sets of each run")
-    parser.add_argument("--decisions", nargs="*", default=[], metavar="MANIFEST", help="manifests of the decisions of searches")
+    parser.add_argument("--decisions", nargs="*", default=[], metavar="MANIFEST", help="manifests of decisions which runs continue")
     parser.add_argument("--unfinished", nargs="*", default=[], metavar="NAME: WHY", help="runs without a result, and why they have none")
     return parser.parse_args()
 
@@ -42,10 +42,12 @@ def main(args: Namespace) -> None:
     evaluated |= {
         f"{name}/{each}": read_manifest(args.runs_root / name / f"sets/{each}/manifest.json") for name in args.runs for each in sets[name]
     }
-    decisions = {f"search {each.facts['decision']}": each for each in map(read_manifest, args.decisions)}
+    decisions = {f"{each.stage} {each.facts['decision']}": each for each in map(read_manifest, args.decisions)}
     verify(*evaluated.values(), *decisions.values())
     inputs = {name: manifest.content for name, manifest in (evaluated | decisions).items()}
-    stopped = {run: why for decision in decisions.values() for run, why in stopped_by(decision).items() if run not in args.runs}
+    stopped = {
+        run: why for decision in decisions.values() for run, why in decision.facts.get("stopped", {}).items() if run not in args.runs
+    }
     runs = [comparing.read_run(args.runs_root / name, sets[name]) for name in args.runs]
     looks = verdicts.Looks.read(folder / LOOKS)
     made = compare(runs, args.runs_root, unfinished, stopped, looks)
@@ -64,23 +66,13 @@ def main(args: Namespace) -> None:
     verdict = "\n".join([made.verdict, *made.warnings])
     print(f"{summary(made.rows, comparing.metrics_of(runs), comparing.sets_of(runs))}\n{verdict}")
     if stopped:
-        print(f"\nStopped by a search: {len(stopped)} of {len(stopped) + len(runs)} runs.")
+        print(f"\nStopped early: {len(stopped)} of {len(stopped) + len(runs)} runs.")
     if unfinished:
         print("\nWithout a result, and not compared:", *(f"{run}: {why}" for run, why in unfinished.items()), sep="\n  ")
         return
     facts = {"runs": [line["run"] for line in made.rows], "verdict": verdict}
     files = ["runs.csv", "index.html", "learning_curves.png", *([CHECKPOINTS] if checkpoints else [])]
     job.finish(inputs, files, facts, started)
-
-
-def stopped_by(decision: Manifest) -> dict[str, str]:
-    """By run, where and why a search stopped it."""
-    search, _, rung = decision.facts["decision"].partition("/")
-    steps = decision.facts["steps"]
-    return {
-        run: f"stopped at rung {rung} of search {search}{f', step {steps[run]}' if steps[run] else ''}: {why}"
-        for run, why in decision.facts["dropped"].items()
-    }
 
 
 def compare(

@@ -194,18 +194,18 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     return Training(job, data, inputs, trainer, metrics, stop, started)
 
 
-def record_end(run: str, training: Training) -> int:
+def record_end(run: str, training: Training, why_paused: str = "") -> int:
     """The last line of the journal; returns the exit code."""
     trainer, state, stop = training.trainer, training.trainer.state, training.stop
     strategy, steps = state.strategy, training.trainer.plan.last
     signals = sorted({name for of_rank in strategy.all_gather_object(stop.signals) for name in of_rank})
     end = {"step": state.step, "signals": signals, "seconds": time.time() - training.started, "peak_memory_mb": peak_memory_mb()}
     if trainer.paused and not trainer.complete:
-        end["why"] = "stopped at a rung of its search"
+        end["why"] = why_paused
     trainer.journal.write("end", status="FINISHED" if trainer.complete else "STOPPED", **end, spent=trainer.clock.spent())
     strategy.finish()
     if trainer.paused:
-        logging.info("%s: at step %d of %d, for a decision of its search", run, state.step, steps)
+        logging.info("%s: at step %d of %d, %s", run, state.step, steps, why_paused)
         return 0
     if not trainer.complete:
         by, saved = ", ".join(signals) or "another process", "saved" if state.step else "nothing is trained yet"

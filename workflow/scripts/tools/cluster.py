@@ -19,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
+from snaketrain.orchestration.known_stages import parts_of, trains
 from snaketrain.runtime.journal import Event, last_attempt, read_events
 from snaketrain.runtime.ownership import living_process
 from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, QueuedJob, Slurm, SlurmError, Work, jobs_here, wait_for_end
@@ -64,7 +65,6 @@ FOLDERS = {  # in this order
     "evaluate_model": "evaluation",
     "predict_inputs": "predictions",
 }
-TRAIN = "train_"  # begins the names of stages that train
 LAST_BYTES = 262_144  # of a journal, which may be long
 
 
@@ -110,7 +110,7 @@ def run_states(folder: Path, queue: Iterable[QueuedJob] | None, submissions: Map
         submissions = {name: made if made.state else replace(made, state="unknown") for name, made in submissions.items()}
     waiting = [row for row in queue or () if row.state not in ENDED_STATES]
     runs = {path.name for path in (folder / "results/runs").glob("*") if path.is_dir()}
-    runs |= {row.work.run for row in waiting if row.work.stage in (*FOLDERS, "train_rung")}
+    runs |= {row.work.run for row in waiting if row.work.stage in (*FOLDERS, *parts_of("train_model"))}
     jobs = [of_job(folder, run_of(row.work, runs), row, submissions) for row in waiting]
     idle = [of_run(folder, run, submissions) for run in runs - {job.run for job in jobs}]
     return sorted(idle + jobs, key=lambda each: (each.run not in runs, each.run, int(each.job or 0)))
@@ -138,13 +138,13 @@ def of_run(folder: Path, run: str, submissions: Mapping[str, Submission]) -> Run
 
 def of_job(folder: Path, name: str, row: QueuedJob, submissions: Mapping[str, Submission]) -> RunState:
     stage = row.work.stage
-    training, trains = training_of(folder, name), stage.startswith(TRAIN)
+    training = training_of(folder, name)
     progress = progress_of(training)
     state = f"{row.state} ({row.reason})" if row.state == "PENDING" else row.state
-    left = progress.seconds_left if trains and row.state == "RUNNING" else None
+    left = progress.seconds_left if trains(stage) and row.state == "RUNNING" else None
     return RunState(
         name, stage, row.number, state, progress.step, progress.steps, left, row.nodes, log_of(folder, row, submissions),
-        in_queue=True, training=str(training) if trains else "",
+        in_queue=True, training=str(training) if trains(stage) else "",
     )  # fmt: skip
 
 
@@ -155,8 +155,8 @@ def training_of(folder: Path, name: str) -> Path:
 
 
 def last_submission(run: str, stage: str, submissions: Mapping[str, Submission]) -> Submission | None:
-    """Of a stage of a run. A training may have been submitted rung by rung, or as one job with what follows it."""
-    wanted = {stage} | ({"train_rung"} if stage == "train_model" else set())
+    """Of a stage of a run. A training may have been submitted in parts, or as one job with what follows it."""
+    wanted = {stage, *parts_of(stage)}
     found = [made for name, made in submissions.items() if (work := Work.of(name)).run == run and wanted & set(work.stages)]
     return max(found, key=lambda made: int(made.number), default=None)
 
@@ -168,7 +168,7 @@ def log_of(folder: Path, row: QueuedJob, submissions: Mapping[str, Submission]) 
 
 def local_log(folder: Path, stage: str, run: str) -> str:
     logs = [folder / "logs" / stage / f"{run}.log"]
-    logs += (folder / "logs/train_rung" / run).glob("*.log") if stage == "train_model" else ()
+    logs += (log for part in parts_of(stage) for log in (folder / "logs" / part / run).glob("*.log"))
     return str(max(there, key=lambda log: log.stat().st_mtime)) if (there := [log for log in logs if log.exists()]) else ""
 
 

@@ -18,13 +18,15 @@ from snaketrain.config.errors import ConfigurationError, bad_name, dotted, field
 from snaketrain.config.files import ALTERNATIVES, TooLarge, merged, not_plain, value_at, without, without_alternatives
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER, sections_in
-from snaketrain.config.searches import Change, changes_by_run, search_problems
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.config.secrets import literal_secrets
+from snaketrain.config.sweeps import Change, changes_by_run
 from snaketrain.runtime.stages import flattened, join, nested
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 SECTIONS = tuple(Settings.model_fields)
-TOP_LEVEL = (*SECTIONS, "datasets", "runs", "sweeps", "search", "max_runs")
+WITH_NAMES = ("datasets", "runs", "sweeps", *(extra.KEY for extra in modules("top_level")))  # below them are names that the user gives
+TOP_LEVEL = (*SECTIONS, *WITH_NAMES, "max_runs")
 CORRECTABLE = ("missing", "value_error")  # these errors depend on several settings, so that a run can correct them
 ROUNDS = 20  # leaving a setting out may cause another error
 STAND_IN = {
@@ -83,7 +85,8 @@ def read(config: JsonObject) -> Reading:
         f"data{problem.partition(name)[2]}" for name in datasets for problem in dataset_errors if problem.startswith(f"datasets.{name}.")
     }
     problems += dataset_errors + found + _without_repeats(alone, runs, changes, known)
-    problems += search_problems(config, changes, settings_of(runs))
+    for extra in modules("top_level"):
+        problems += extra.problems(config, changes, settings_of(runs))
     return Reading(runs or {"default": alone}, problems)
 
 

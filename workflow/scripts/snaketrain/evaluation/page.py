@@ -60,7 +60,7 @@ class Comparison:
     below_baseline: Sequence[str]  # names of runs
     mistakes: Sequence[Mistakes]  # of the best runs
     unfinished: dict[str, str]  # why runs have no result
-    stopped: dict[str, str]  # why a search stopped runs
+    stopped: dict[str, str]  # why runs were stopped early
     shared_steps: str = ""  # an SVG
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from snaketrain.orchestration.names import folder_of_job
+from snaketrain.orchestration.known_stages import folder_of_job
 from snaketrain.orchestration.running_jobs import RunningJob, last_error, last_traceback
 from snaketrain.runtime.journal import duration
 from snaketrain.runtime.strict_json import JsonObject
@@ -131,7 +131,7 @@ class Console(logging.Handler):
     # --- while jobs run
 
     def start(self, count_jobs: Callable[[], int]) -> None:
-        """Show what jobs are at, from now on. `count_jobs`: of the whole workflow, which grows when a search has decided."""
+        """Show what jobs are at, from now on. `count_jobs`: of the whole workflow, which grows when runs are decided to continue."""
         self.count_jobs = count_jobs
         if self.display.is_live:
             sys.stderr = self.display  # what other threads print

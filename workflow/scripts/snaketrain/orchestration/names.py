@@ -31,11 +31,5 @@ def plain_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text.replace("*", "all")).strip(".-")[:40] or "files"
 
 
-def folder_of_job(rule: str, output: str | Path) -> Path:
-    """Where a job works, given its first output: a rung is trained in the folder of its run's training."""
-    folder = Path(output).parent
-    return folder.parents[1] / "training" if rule == "train_rung" else folder
-
-
 def initial(run: Settings) -> Source | None:
     return run.model.initial_weights.source if run.model.initial_weights else None

@@ -5,21 +5,19 @@ Every job parses the Snakefile again, so this imports nothing heavy.
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
-from snaketrain.config.searches import read_searches
 from snaketrain.config.secrets import variables_in
 from snaketrain.orchestration.code_digest import code_strings
 from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
-from snaketrain.orchestration.names import data_name, folder_of_job, initial, source_name
+from snaketrain.orchestration.known_stages import folder_of_job, stages_of
+from snaketrain.orchestration.names import data_name, initial, source_name
 from snaketrain.orchestration.rule_values import options, varying
-from snaketrain.orchestration.searches import Searches
 from snaketrain.orchestration.shards import Shards, dataset_of
-from snaketrain.orchestration.stage import ModelStage, Stage
-from snaketrain.orchestration.stages import stages_of
+from snaketrain.orchestration.stage import Decision, ModelStage, Stage
 from snaketrain.orchestration.strategy_declarations import evaluation_compute, saves_shards
 from snaketrain.runtime.credentials import USED_AS_SECRETS
 from snaketrain.runtime.strict_json import JsonObject
@@ -41,7 +39,7 @@ class StageStrings:
     def _code(self, stage: Stage, job: str) -> list[str]:
         key = (stage.script, *stage.own_code(job))  # the points of a sweep run the same code
         if key not in self._digests:
-            self._digests[key] = code_strings(*key)
+            self._digests[key] = code_strings(*key, label_classes=stage.label_classes)
         return self._digests[key]
 
     def params(self, stage: str) -> list[str | Callable[[Sequence[str]], str]]:
@@ -82,12 +80,13 @@ class Pipeline:
 
         `reads_files`: whether local files are compared; jobs parse the Snakefile as well, but decide nothing.
         """
-        self.in_slurm_job, self.in_job = in_slurm_job, in_job
+        self.config, self.in_slurm_job, self.in_job = config, in_slurm_job, in_job
+        # the runs that are trained to their end, from functions that wait for the decision; rules of extras add theirs
+        self.once_decided: list[Callable[[], list[str]]] = []
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
         self.ancient: Callable[[str], str] = str  # Snakemake's mark of an input whose changes make nothing stale
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning
         self.sets, self.shards = EvaluationSets(self.runs), Shards(self.runs.values())
-        self.searches = Searches(read_searches(config), self.runs, partial(self.manifest, "decide_rung"))
         self.stages = stages_of(self)
         self._strings = StageStrings(self.stages, reads_files)
         os.environ[USED_AS_SECRETS] = ",".join(sorted(variables_in(config)))  # what is printed must not have their values
@@ -159,6 +158,35 @@ class Pipeline:
     @property
     def most_threads(self) -> int:
         return max(compute.threads for compute in self.computes.values())
+
+    # --- which runs are trained to their end
+
+    @cached_property
+    def _deciding(self) -> list[Decision]:
+        return [stage for stage in self.stages.values() if isinstance(stage, Decision)]
+
+    @property
+    def decisions(self) -> list[tuple[str, str]]:
+        """The stage and the job of each."""
+        return [(stage.name, job) for stage in self._deciding for job in stage.jobs]
+
+    @cached_property
+    def undecided(self) -> set[str]:
+        """The runs of which decisions say, while the workflow runs, whether they are trained to their end."""
+        return {run for stage in self._deciding for run in stage.runs}
+
+    def finishing(self) -> list[str]:
+        """The runs that are trained to their end, as far as that is decided."""
+        decided = (run for stage in self._deciding for run in stage.finishing())
+        return sorted([*(run for run in self.runs if run not in self.undecided), *decided])
+
+    def of_finishing(self, files: Callable[[str], list[str]]) -> list[list[str] | Callable[[object], list[str]]]:
+        """Inputs of a rule: files of each run that is trained to its end, by functions where a decision is awaited."""
+
+        def awaited(runs: Callable[[], list[str]]) -> Callable[[object], list[str]]:
+            return lambda wildcards: [file for run in runs() for file in files(run)]
+
+        return [*(files(run) for run in self.runs if run not in self.undecided), *map(awaited, self.once_decided)]
 
     # --- where it is
 
@@ -245,7 +273,7 @@ class Pipeline:
 
 
 def ranges_and_folders(pipeline: Pipeline) -> tuple[dict[str, Compute], dict[str, Path]]:
-    """By stage and name, of all that may become a job: behind the decision of a search, Snakemake plans jobs later."""
+    """By stage and name, of all that may become a job: Snakemake plans those behind a decision later."""
     ranges, folders = {}, {}
     for stage in (stage for stage in pipeline.stages.values() if isinstance(stage, ModelStage)):
         for name, compute in stage.computes.items():

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.runs import follows, mentions, read, settings_of
+from snaketrain.config.runs import WITH_NAMES, follows, mentions, read, settings_of
 from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.config.schema.evaluation import Inputs, placed, placed_in
 from snaketrain.config.secrets import environment_problems
@@ -105,7 +105,7 @@ def is_known(found: str, problems: Iterable[str]) -> bool:
 def place_of(problem: str) -> str:
     """Without the name of a run or dataset in front."""
     place = re.split(r"[: ]", problem, maxsplit=1)[0].rstrip(".")
-    return re.sub(r"^(runs|sweeps|search|datasets)\.[^.]+\.", "", place).removesuffix(".use").removesuffix(".arguments")
+    return re.sub(rf"^({'|'.join(WITH_NAMES)})\.[^.]+\.", "", place).removesuffix(".use").removesuffix(".arguments")
 
 
 def sources(run: Settings) -> Iterator[str]:

@@ -104,10 +104,11 @@ class Repairs:
         return stage in PREPARING and self.needed(stage, name) and self.current(stage, name) and self._all_is_done()
 
     def _all_is_done(self) -> bool:
-        searches, runs = self.pipeline.searches, self.pipeline.searches.finishing()
-        stages = [("compare_runs", "")]
+        runs, decisions = self.pipeline.finishing(), self.pipeline.decisions
+        stages = [("compare_runs", ""), *decisions]
         stages += [(stage.name, job) for stage in self.pipeline.stages.values() for run in runs for job in stage.jobs_of(run)]
-        stages += [("train_rung", rung) for decision in searches.decisions for rung in searches.contenders(decision)]
+        stages += [each for stage, job in decisions for each in self.pipeline.stages[stage].reads(job).values()]
+        # a trunk is only needed by runs that have not begun, so that the comparison is not up to date either
         return self.current("compare_runs", "") and not any(self.needed(*each) for each in stages)
 
     def _current(self, stage: str, name: str) -> bool:

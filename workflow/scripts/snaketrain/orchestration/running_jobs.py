@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from snaketrain.orchestration.known_stages import trains
 from snaketrain.runtime.journal import PROGRESS, TrainingProgress, duration, last_attempt, read_events
 
 WARNING = re.compile(r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} )?(warning: .*)")
-TRAIN = "train_"  # begins the names of stages that train
 LINE_SECONDS = 10.0  # between two lines of a run, where they are not live
 CLOCKS_DIFFER_SECONDS = 5.0  # of a file server, or a node of a cluster
 LONGEST_WARNING = 300  # characters
@@ -34,7 +34,7 @@ class RunningJob:
         self.journal = self.folder / "journal.jsonl"
         self._journal_read, self._log_read = _size(self.journal), _size(self.log)
         self._journal_file = _inode(self.journal)
-        if self.stage.startswith(TRAIN) and (attempt := last_attempt(self.journal)):
+        if trains(self.stage) and (attempt := last_attempt(self.journal)):
             self.progress.add(attempt)  # of a job that an earlier workflow has submitted
 
     @property
@@ -60,7 +60,7 @@ class RunningJob:
 
     def look(self) -> list[str]:
         """What is worth a line of its own: warnings, and that a training resumes."""
-        return [*self._warnings(), *(self._events() if self.stage.startswith(TRAIN) else ())]
+        return [*self._warnings(), *(self._events() if trains(self.stage) else ())]
 
     def due_line(self) -> str | None:
         """Where the training is, if that is new and has not been shown for a while."""

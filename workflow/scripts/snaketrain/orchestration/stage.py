@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Compute, Settings, Source
-from snaketrain.orchestration.code_digest import SCRIPTS
+from snaketrain.orchestration.code_digest import LABEL_CLASSES, SCRIPTS
 from snaketrain.orchestration.evaluation_sets import run_of
 from snaketrain.orchestration.names import RESULTS, source_name
 from snaketrain.orchestration.own_files import content
@@ -28,6 +28,8 @@ class Stage:
     name: ClassVar[str]
     folder: ClassVar[str]  # of its results, below results/; {} is a part of the job's name
     works_on: ClassVar[str] = "run"  # for messages
+    part_of: ClassVar[str] = ""  # the stage in whose folder its jobs work, `<run>/<part>`: they are parts of that one's job
+    label_classes: ClassVar[tuple[str, ...]] = LABEL_CLASSES  # that its script uses
 
     def __init__(self, pipeline: "Pipeline"):
         self.pipeline = pipeline
@@ -142,6 +144,22 @@ class ModelStage(Stage):
 
     def data(self, job: str) -> Reads:
         return {"data": ("prepare_data", self.pipeline.data_names[self.run(job)])}
+
+
+class Decision(Stage):
+    """Decides, while the workflow runs, which runs are trained to their end.
+
+    A job's manifest has the facts `decision`, the name of the job, and `stopped`: of each run that it stopped, where and why.
+    """
+
+    @property
+    def runs(self) -> Collection[str]:
+        """Those that it decides about; all others are trained to their end."""
+        raise NotImplementedError
+
+    def finishing(self) -> list[str]:
+        """Those of them that are trained to their end, as far as that is decided."""
+        raise NotImplementedError
 
 
 def fetched(**sources: Source | None) -> Reads:

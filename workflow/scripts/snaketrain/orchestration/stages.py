@@ -2,22 +2,18 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Compute, Data, Inputs, Settings, Source
 from snaketrain.labels import label_kind_file
-from snaketrain.orchestration import extras
-from snaketrain.orchestration.evaluation_sets import run_of, set_of
+from snaketrain.orchestration.evaluation_sets import set_of
 from snaketrain.orchestration.named_code import train_settings
 from snaketrain.orchestration.names import initial, source_name
 from snaketrain.orchestration.own_files import class_files, code_of_evaluation, code_of_run, code_of_training, dataset_classes, of_splits
 from snaketrain.orchestration.shards import dataset_of, shard_of
 from snaketrain.orchestration.stage import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.strategy_declarations import compared_strategy
-
-if TYPE_CHECKING:
-    from snaketrain.orchestration.pipeline import Pipeline
 
 # --- fetch: copy data and models from where their sources say, on the machine that runs the workflow
 
@@ -72,6 +68,8 @@ class FetchInput(FetchOne):
 
 
 class Prepare(Stage):
+    label_classes = ("Parser", "Tally")
+
     def reading(self, job: str) -> Data:
         """The settings by which examples are read."""
         return self.pipeline.datasets[dataset_of(job)]
@@ -153,6 +151,8 @@ class PrepareSet(Prepare):
 
 
 class Training(ModelStage):
+    label_classes: ClassVar[tuple[str, ...]] = ("Head",)
+
     def compute(self, job: str) -> Compute:
         return self.pipeline.computes[self.run(job)]
 
@@ -175,33 +175,6 @@ class TrainModel(Training):
 
     def jobs_of(self, run: str) -> Sequence[str]:
         return [run]
-
-
-class TrainRung(Training):
-    """Continues the training of a run, in its folder."""
-
-    name, folder, works_on = "train_rung", "runs/{}/rungs/{}", "rung of a search"
-
-    @property
-    def jobs(self) -> Collection[str]:
-        return self.pipeline.searches.rungs
-
-    def settings(self, job: str) -> list[str]:
-        return [*super().settings(job), *self.pipeline.searches.rung_settings(job)]
-
-
-class DecideRung(Stage):
-    name, folder, works_on = "decide_rung", "searches/{}/{}", "rung of a search"
-
-    @property
-    def jobs(self) -> Collection[str]:
-        return self.pipeline.searches.decisions
-
-    def reads(self, job: str) -> Reads:
-        return {run_of(rung): ("train_rung", rung) for rung in self.pipeline.searches.contenders(job)}
-
-    def settings(self, job: str) -> list[str]:
-        return self.pipeline.searches.decision_settings(job)
 
 
 # --- select a checkpoint, evaluate it, predict with it, compare the runs
@@ -229,6 +202,8 @@ class Inference(ModelStage):
 
 
 class Evaluation(Inference):
+    label_classes = ("Head", "Report", "Panel")
+
     def reads(self, job: str) -> Reads:
         return self.data(job) | self.selection(job) | self.pipeline.sets.reads(job)
 
@@ -262,6 +237,7 @@ class EvaluateSet(Evaluation):
 
 class PredictInputs(Inference):
     name, folder, works_on = "predict_inputs", "runs/{}/predictions", "run with data to predict"
+    label_classes = ("Parser", "Tally", "Head", "Report")
 
     @property
     def jobs(self) -> Collection[str]:
@@ -293,8 +269,8 @@ class CompareRuns(Stage):
         return [""]
 
     def reads(self, job: str) -> Reads:
-        compared = self.pipeline.searches.finishing()
-        decisions: Reads = {f"search {name}": ("decide_rung", name) for name in self.pipeline.searches.decisions}
+        compared = self.pipeline.finishing()
+        decisions: Reads = {f"{stage} {name}": (stage, name) for stage, name in self.pipeline.decisions}
         evaluations: Reads = {name: ("evaluate_set", name) for name in self.pipeline.evaluations_of(compared)}
         return {run: ("evaluate_model", run) for run in compared} | evaluations | decisions
 
@@ -309,11 +285,6 @@ def predicted(run: Settings) -> dict[str, Inputs]:
 
 
 CORE: tuple[type[Stage], ...] = (
-    FetchData, FetchModel, FetchInput, SurveyShard, DecideClasses, PrepareShard, PrepareData, PrepareSet, TrainRung,
-    DecideRung, TrainModel, SelectCheckpoint, EvaluateModel, EvaluateSet, PredictInputs, CompareRuns,
+    FetchData, FetchModel, FetchInput, SurveyShard, DecideClasses, PrepareShard, PrepareData, PrepareSet, TrainModel,
+    SelectCheckpoint, EvaluateModel, EvaluateSet, PredictInputs, CompareRuns,
 )  # fmt: skip
-
-
-def stages_of(pipeline: "Pipeline") -> dict[str, Stage]:
-    """Those of the core, and of each extra that is there."""
-    return {stage.name: stage(pipeline) for stage in (*CORE, *extras.stages())}

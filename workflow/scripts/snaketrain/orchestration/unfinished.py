@@ -14,7 +14,8 @@ from pathlib import Path
 
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.code_digest import SCRIPTS
-from snaketrain.orchestration.names import RESULTS, folder_of_job
+from snaketrain.orchestration.known_stages import folder_of_job, parts_of
+from snaketrain.orchestration.names import RESULTS
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.rule_values import Dag, Job, Scheduler
 from snaketrain.orchestration.running_jobs import last_error
@@ -36,7 +37,7 @@ def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None
     if not any(job.rule.name == "compare_runs" for job in dag.needrun_jobs()):
         return
     unfinished = without_results(dag, scheduler)
-    if unfinished and any(run not in unfinished for run in pipeline.searches.finishing()):
+    if unfinished and any(run not in unfinished for run in pipeline.finishing()):
         Path("logs").mkdir(exist_ok=True)
         subprocess.run(comparison_without(pipeline, unfinished))
         print_comparison()
@@ -47,10 +48,10 @@ def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None
 
 def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> list[str]:
     """The command of the rule compare_runs for the runs that have results; it says why the others have none."""
-    evaluated = [run for run in pipeline.searches.finishing() if Path(pipeline.manifest("evaluate_model", run)).is_file()]
+    evaluated = [run for run in pipeline.finishing() if Path(pipeline.manifest("evaluate_model", run)).is_file()]
     runs = [run for run in evaluated if run not in unfinished]
     sets = [name for name in pipeline.evaluations_of(runs) if name not in unfinished]
-    decisions = [path for decision in pipeline.searches.decisions if Path(path := pipeline.manifest("decide_rung", decision)).is_file()]
+    decisions = [path for decision in pipeline.decisions if Path(path := pipeline.manifest(*decision)).is_file()]
     command = [*shlex.split(launching.keep_log(show=False)), str(LOG)]
     command += [*shlex.split(launching.python()), str(SCRIPTS / "compare_runs.py"), "--output", pipeline.manifest("compare_runs")]
     command += ["--settings", pipeline.stages["compare_runs"].settings_file(""), "--runs-root", f"{RESULTS}/runs", "--runs", *runs]
@@ -72,7 +73,7 @@ def without_results(dag: Dag, scheduler: Scheduler) -> dict[str, str]:
         for job in left
         if job.rule.name == "evaluate_set" and job.wildcards.run not in last
     }
-    last |= {job.wildcards.run: job for job in left if job.rule.name == "train_rung" and job.wildcards.run not in last}
+    last |= {job.wildcards.run: job for job in left if job.rule.name in parts_of("train_model") and job.wildcards.run not in last}
     return {name: _why(_with_all_before(job, dag, left), dag, scheduler) for name, job in sorted(last.items())}
 
 

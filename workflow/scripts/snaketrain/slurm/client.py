@@ -33,6 +33,11 @@ GROUP = re.compile(
 )
 
 
+PARTS: dict[
+    str, str
+] = {}  # by stage whose jobs, `<run>_<part>`, are parts of another stage's: that one; from orchestration/known_stages.py
+
+
 @dataclass(frozen=True)
 class Work:
     """What a job does, as the comment tells that Snakemake's plugin gives it."""
@@ -55,13 +60,13 @@ class Work:
 
     @property
     def run(self) -> str:
-        """The run, where the job works on one: the rungs of a search are parts of one training."""
-        return self.name.rpartition("_")[0] if self.stage == "train_rung" else self.name
+        """The run, where the job works on one."""
+        return self.name.rpartition("_")[0] if self.stage in PARTS else self.name
 
     @property
     def results(self) -> set[tuple[str, str]]:
-        """What it writes: a run has one training folder, whether it is trained rung by rung or at once."""
-        return {("train_model" if stage == "train_rung" else stage, self.run) for stage in self.stages}
+        """What it writes: a run has one training folder, whether it is trained in parts or at once."""
+        return {(PARTS.get(stage, stage), self.run) for stage in self.stages}
 
     def __str__(self) -> str:
         return f"{self.stage} {self.name}".strip()

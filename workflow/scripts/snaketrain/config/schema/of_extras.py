@@ -1,4 +1,8 @@
-"""The sections that the folders in `snaketrain/extras/` add to the configuration."""
+"""What the folders in `snaketrain/extras/` add to the configuration: sections of runs, by `settings.py`, and a key beside them, by `top_level.py`.
+
+A `top_level.py` has its KEY, the `changes(config)` that make further runs, `problems(config, changes, runs)`, where `runs` are those that are
+valid so far, and the TABLES of the reference, by their titles.
+"""
 
 import functools
 import importlib

@@ -21,7 +21,7 @@ class TrainTrunk(Training):
     @cached_property
     def trunks(self) -> Trunks:
         of = self.pipeline
-        return Trunks(of.runs, of.searches.of_runs, of.data_names, lambda run: of.strings("train_model", run), Path(RESULTS))
+        return Trunks(of.runs, of.undecided, of.data_names, lambda run: of.strings("train_model", run), Path(RESULTS))
 
     @property
     def jobs(self) -> Collection[str]:

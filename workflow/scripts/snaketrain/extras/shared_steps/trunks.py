@@ -32,18 +32,18 @@ class Trunks:
     def __init__(
         self,
         runs: Mapping[str, Settings],
-        searched: Container[str],
+        undecided: Container[str],
         data: Mapping[str, str],
         strings: Callable[[str], Sequence[str]],
         results: Path,
     ):
-        """`searched`: runs of searches, most of which stop early; `data`: of each run, its name; `strings`: what makes its training stale."""
-        self.runs, self.searched, self.data, self.strings, self.results = runs, searched, data, strings, results
+        """`undecided`: runs that may stop early; `data`: of each run, its name; `strings`: what makes its training stale."""
+        self.runs, self.undecided, self.data, self.strings, self.results = runs, undecided, data, strings, results
         self.has_begun, self.trunk_has_begun, self.recorded = cache(self._has_begun), cache(self._trunk_has_begun), cache(self._recorded)
 
     @cached_property
     def plan(self) -> Plan:
-        several = {name: run for name, run in self.runs.items() if name not in self.searched}
+        several = {name: run for name, run in self.runs.items() if name not in self.undecided}
         found = [self._training(name) for name, run in several.items() if is_shareable(run)] if len(several) > 1 else []
         return plan_trunks([each for each in found if each.rates], self.runs)
 

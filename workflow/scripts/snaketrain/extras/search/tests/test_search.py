@@ -9,15 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import decide_rung
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read_runs
-from snaketrain.config.searches import Search, Trial, Trials, read_searches, unranked_sweeps
-from snaketrain.evaluation.paired import AtRung, decide
 from snaketrain.evaluation.predictions import Predictions
-from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.extras.search import decide_rung, train_rung
+from snaketrain.extras.search.deciding import AtRung, decide
+from snaketrain.extras.search.stages import searches_of
+from snaketrain.extras.search.top_level import Search, Trial, Trials, read_searches
+from snaketrain.orchestration.pipeline import Pipeline, ranges_and_folders
 from snaketrain.runtime.manifests import Manifest, digests, read_manifest, write_manifest
 from snaketrain.runtime.stages import JobSettings
+from snaketrain.slurm.client import Work
 
 EXAMPLES = 200
 SWEEP = {"rate": {"train.learning_rate": [1e-5, 1e-4], "train.seed": [0, 1]}}
@@ -194,23 +196,6 @@ def test_runs_that_cannot_be_ranked_are_refused(sweep, message):
 
 
 @pytest.mark.parametrize(
-    ("sweep", "settings"),
-    [
-        ({"data.split_seed": [1, 2], "data.limit_dev": [10, 20]}, "data.split_seed, data.limit_dev"),
-        ({"data.dev_fraction": [0.1, 0.2]}, "data.dev_fraction"),
-        ({"data.limit_train": [10, 20]}, None),
-        ({"data.limit_dev": [10]}, None),
-        ({"data": ["a", "b"]}, None),
-    ],
-)
-def test_a_sweep_whose_runs_are_not_ranked_is_told(sweep, settings):
-    datasets = {name: {"train": {"path": "train.csv"}, "dev": {"path": f"{name}.csv"}, "tokenizer": {"path": "t"}} for name in "ab"}
-    config = configuration(sweeps={"rate": sweep}, datasets=datasets)
-    notes = list(unranked_sweeps(config, read_runs(config)))
-    assert len(notes) == bool(settings) and all(f"different development sets ({settings})" in note for note in notes)
-
-
-@pytest.mark.parametrize(
     ("sampling", "message"),
     [
         ({"space": {}}, "search.tuned.space: expects names with values below them, at least 1"),
@@ -243,7 +228,7 @@ def test_sampled_runs_change_the_common_sections(tmp_path, monkeypatch):
 
 def test_a_run_that_diverged_ends_its_rung_without_an_error(tmp_path, monkeypatch):
     """So that it does not hold up the decision about the others."""
-    import train_rung
+
     from snaketrain.training.recovery import Diverged
 
     def diverge(args, share):
@@ -277,15 +262,16 @@ def test_a_search_changes_no_setting_of_its_runs():
 
 def test_later_jobs_follow_from_the_decisions(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    searches = Pipeline(configuration(runs={"plain": {}}, search={"rate": {"rungs": [0.1, 0.5]}})).searches
+    pipeline = Pipeline(configuration(runs={"plain": {}}, search={"rate": {"rungs": [0.1, 0.5]}}))
+    searches = searches_of(pipeline)
     runs = searches.searches["rate"].runs
     assert searches.decisions == ["rate/1", "rate/2"] and len(searches.rungs) == 8 and searches.share(f"{runs[0]}/2") == 0.5
     assert searches.contenders("rate/1") == [f"{run}/1" for run in runs] and searches.contenders("rate/2") == []
-    assert searches.finishing() == ["plain"]
+    assert pipeline.finishing() == ["plain"]
     decided(searches, "rate/1", [*runs[:2], "a run that was removed from the sweep"])
-    assert searches.contenders("rate/2") == [f"{run}/2" for run in runs[:2]] and searches.finishing() == ["plain"]
+    assert searches.contenders("rate/2") == [f"{run}/2" for run in runs[:2]] and pipeline.finishing() == ["plain"]
     decided(searches, "rate/2", [runs[1]])
-    assert searches.finishing() == ["plain", runs[1]]
+    assert pipeline.finishing() == ["plain", runs[1]]
     assert searches.rungs_before(f"{runs[0]}/1") == [] and searches.rungs_before(f"{runs[0]}/2") == [f"{runs[0]}/1"]
 
 
@@ -296,3 +282,14 @@ def decided(searches, decision: str, survivors: list[str]) -> None:
 def test_the_share_that_continues_is_rounded_up():
     found = [at_rung(f"r{number}", 10 * number) for number in range(5)]
     assert len(continuing(found, keep=0.5, keep_tied=0.5)) == 3
+
+
+def test_the_monitor_of_a_cluster_knows_rungs_and_what_is_planned_behind_them():
+    """They start on a range of nodes again as well."""
+    ranges, folders = ranges_and_folders(Pipeline(configuration(search={"rate": {"rungs": [0.1]}}, compute={"nodes": "1-4", "threads": 4})))
+    run = "rate-learning_rate=1e-05-seed=0"
+    training = Path(f"results/runs/{run}/training")
+    for comment in (f"rule_train_rung_wildcards_{run}_1", f"rule_train_model_wildcards_{run}"):
+        work = Work.of(comment)
+        assert folders[str(work)] == training and ranges[str(work)].nodes == "1-4", comment
+        assert work.run == run and work.results == {("train_model", run)}

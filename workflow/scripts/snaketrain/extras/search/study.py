@@ -26,7 +26,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from snaketrain.config.searches import FOLDER, Range, Sampling, Trial, Trials
+from snaketrain.extras.search.top_level import FOLDER, Range, Sampling, Trial, Trials
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import read_manifest, read_result
 from snaketrain.runtime.strict_json import Json, JsonObject, is_number

@@ -17,7 +17,7 @@ from snaketrain.config.errors import ConfigurationError, problems_of
 from snaketrain.config.files import read_configuration
 from snaketrain.config.runs import CORRECTABLE, read, strings
 from snaketrain.config.schema import Settings
-from snaketrain.config.searches import Sampling, sampled_searches
+from snaketrain.extras.search.top_level import Sampling, sampled_searches
 from snaketrain.orchestration.named_code import logged_metrics
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.manifests import digest
@@ -25,7 +25,7 @@ from snaketrain.runtime.strict_json import JsonObject, rounded
 from snaketrain.tasks.metric_names import mode_of
 
 if TYPE_CHECKING:
-    from snaketrain.extras.sampling.study import SampledSearch
+    from snaketrain.extras.search.study import SampledSearch
 
 SNAKEFILE = Path(__file__).resolve().parents[5] / "Snakefile"
 COMMON = ("data", "model", "train", "select")
@@ -41,7 +41,9 @@ def main() -> None:
         names, common = sampled_searches(config), {key: value for key, value in config.items() if key not in OF_RUNS}
         problems = [problem for name in names for problem in problems_of(Sampling, config["search"][name], f"search.{name}")]
         if problems or not names:
-            raise ConfigurationError(problems or ["search: has no entry with a `space` to sample from. See docs/search.md."])
+            raise ConfigurationError(
+                problems or ["search: has no entry with a `space` to sample from. See workflow/scripts/snaketrain/extras/search/README.md."]
+            )
         settings = examine(common)["default"]  # which the sampled runs change
         samplings = {name: Sampling.model_validate(config["search"][name]) for name in names}
         if problems := [problem for name, sampling in samplings.items() for problem in space_problems(common, name, sampling)]:
@@ -49,7 +51,7 @@ def main() -> None:
     except ConfigurationError as error:
         raise SystemExit(str(error)) from None
     try:
-        from snaketrain.extras.sampling.study import SampledSearch
+        from snaketrain.extras.search.study import SampledSearch
     except ModuleNotFoundError:
         raise SystemExit("search: sampling needs Optuna. Install it: pip install optuna") from None
 
@@ -112,7 +114,7 @@ def sample(searches: "list[SampledSearch]", command: list[str]) -> int:
 
 def unfinished(searches: "list[SampledSearch]") -> list[str]:
     """The runs that have no result yet."""
-    from snaketrain.extras.sampling.study import run_name
+    from snaketrain.extras.search.study import run_name
 
     return [run_name(search.name, trial.number) for search in searches for trial in search.waiting]
 

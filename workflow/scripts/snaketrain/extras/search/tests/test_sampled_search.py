@@ -12,7 +12,7 @@ import pytest
 from pipeline.warm_python import warm_python
 from pipeline.workspace import SNAKEMAKE, make_workspace, snakemake
 
-from snaketrain.config.searches import Trial
+from snaketrain.extras.search.top_level import Trial
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.strict_json import rounded
 

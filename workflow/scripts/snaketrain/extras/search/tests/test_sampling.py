@@ -10,9 +10,9 @@ import limits
 import pytest
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.searches import Sampling, Trials
-from snaketrain.extras.sampling import sample, study
-from snaketrain.extras.sampling.study import SampledSearch
+from snaketrain.extras.search import sample, study
+from snaketrain.extras.search.study import SampledSearch
+from snaketrain.extras.search.top_level import Sampling, Trials
 from snaketrain.runtime.manifests import Manifest, digests, write_json, write_manifest
 
 SPACE = {"train.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "train.seed": [3, 4]}

@@ -4,10 +4,13 @@ It works in the folder of the run's training, which a later rung or `train_model
 """
 
 import argparse
+import sys
 import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where train_model lies
 
 import train_model
 from snaketrain.config.schema import Evaluate
@@ -57,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
     if not (trainer.paused or trainer.complete):
         return train_model.record_end(args.run_name, training)
     step = write_predictions(training, rung.folder, args.run_name)
-    train_model.record_end(args.run_name, training)
+    train_model.record_end(args.run_name, training, "stopped at a rung of its search")
     if trainer.state.rank == 0:
         facts = {"run": args.run_name, "step": step, "rung_step": min(trainer.options.until or step, step), "metrics": training.metrics}
         rung.finish(inputs, [path.name for path in sorted(rung.folder.glob("dev_*"))], facts, started)

@@ -1,15 +1,19 @@
 """Decide which runs of a search continue after a rung, by their predictions of the development set there."""
 
 import math
+import sys
 import time
 from argparse import Namespace
 from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Select
-from snaketrain.config.searches import Search
-from snaketrain.evaluation.paired import AtRung, decide
 from snaketrain.evaluation.predictions import read_predictions
+from snaketrain.extras.search.deciding import AtRung, decide
+from snaketrain.extras.search.top_level import Search
 from snaketrain.runtime import stages, strict_json
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest, verify, write_json
 from snaketrain.runtime.strict_json import Json
@@ -44,13 +48,12 @@ def main(args: Namespace) -> None:
         for each in standings
     ]
     write_json(job.folder / "decision.json", {"decision": args.decision, "metric": select.metric, "mode": mode, "ranking": ranking})
-    dropped = {each.run: each.why for each in standings if not each.continues}
-    facts = {
-        "decision": args.decision,
-        "survivors": survivors,
-        "dropped": dropped,
-        "steps": {run: each.facts["step"] for run, each in rungs.items()},
+    steps = {run: each.facts["step"] for run, each in rungs.items()}
+    where = "stopped at rung {1} of search {0}".format(*args.decision.split("/"))
+    stopped = {
+        each.run: f"{where}{f', step {steps[each.run]}' if steps[each.run] else ''}: {each.why}" for each in standings if not each.continues
     }
+    facts = {"decision": args.decision, "survivors": survivors, "stopped": stopped, "steps": steps}
     job.finish({run: manifest.content for run, manifest in rungs.items()}, ["decision.json"], facts, started)
     for each in standings:
         print(f"{'continues' if each.continues else 'stops':9}  {each.run}: {each.why}")

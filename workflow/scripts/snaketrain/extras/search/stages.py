@@ -1,16 +1,26 @@
-"""The searches of a configuration: which jobs they need, and which runs their decisions have left.
+"""The searches of a configuration: the stages that they need, and which runs their decisions have left.
 
 A run is trained as far as a rung by the job `run/rung`; the decision `search/rung` chooses the runs that continue.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Settings
-from snaketrain.config.searches import SearchedSweep
+from snaketrain.extras.search.top_level import SearchedSweep, read_searches
+from snaketrain.orchestration.evaluation_sets import run_of
+from snaketrain.orchestration.stage import Decision, Reads
+from snaketrain.orchestration.stages import Training
 from snaketrain.runtime.manifests import read_manifest
 from snaketrain.runtime.stages import join
 from snaketrain.runtime.strict_json import JsonObject
+
+if TYPE_CHECKING:
+    from snaketrain.orchestration.pipeline import Pipeline
+
+HERE = Path(__file__).parent
 
 
 class Searches:
@@ -32,11 +42,6 @@ class Searches:
     def decisions(self) -> list[str]:
         """`search/rung`, in their order."""
         return [f"{name}/{number}" for name in self.searches for number in self._numbers(name)]
-
-    @property
-    def unsearched(self) -> list[str]:
-        """The runs that train to their end in any case."""
-        return [run for run in self.runs if run not in self.of_runs]
 
     def _numbers(self, name: str) -> range:
         return range(1, len(self.searches[name].search.rungs) + 1)
@@ -69,9 +74,9 @@ class Searches:
             return []
         return [run for run in found if run in self.runs]
 
-    def finishing(self) -> list[str]:
+    def finalists(self) -> list[str]:
         """The runs that train to their end, as far as that is decided."""
-        return sorted([*self.unsearched, *(run for name in self.searches for run in self.survivors(self.last_of(name)))])
+        return [run for name in self.searches for run in self.survivors(self.last_of(name))]
 
     # --- settings
 
@@ -89,3 +94,56 @@ class Searches:
         given: JsonObject = {"search.keep": search.keep, "search.keep_tied": search.keep_tied}
         given |= {"select.metric": select.metric, "select.mode": select.mode}
         return [join(key, value) for key, value in given.items()]
+
+
+# --- the stages
+
+
+class TrainRung(Training):
+    """Continues the training of a run, in its folder, and predicts the development set."""
+
+    name, folder, works_on = "train_rung", "runs/{}/rungs/{}", "rung of a search"
+    part_of, script = "train_model", HERE / "train_rung.py"
+    label_classes = ("Head", "Report", "Panel")
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return searches_of(self.pipeline).rungs
+
+    def settings(self, job: str) -> list[str]:
+        return [*super().settings(job), *searches_of(self.pipeline).rung_settings(job)]
+
+
+class DecideRung(Decision):
+    name, folder, works_on = "decide_rung", "searches/{}/{}", "rung of a search"
+    script = HERE / "decide_rung.py"
+
+    def __init__(self, pipeline: "Pipeline"):
+        super().__init__(pipeline)
+        self.searches = Searches(read_searches(pipeline.config), pipeline.runs, self.manifest)
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.searches.decisions
+
+    @property
+    def runs(self) -> Collection[str]:
+        return self.searches.of_runs
+
+    def finishing(self) -> list[str]:
+        return self.searches.finalists()
+
+    def reads(self, job: str) -> Reads:
+        return {run_of(rung): ("train_rung", rung) for rung in self.searches.contenders(job)}
+
+    def settings(self, job: str) -> list[str]:
+        return self.searches.decision_settings(job)
+
+
+def searches_of(pipeline: "Pipeline") -> Searches:
+    stage = pipeline.stages["decide_rung"]
+    assert isinstance(stage, DecideRung)
+    return stage.searches
+
+
+STAGES = (TrainRung, DecideRung)

@@ -1,4 +1,4 @@
-# Searches: the runs of a sweep train up to a rung, a decision names those that continue, and so on. `train_model`, which is only asked for
+# The runs of a searched sweep train up to a rung, a decision names those that continue, and so on. `train_model`, which is only asked for
 # once the last decision is made, trains the rest to their end in the same folders.
 
 
@@ -9,14 +9,16 @@ localrules:
 rule train_rung:
     input:
         check_results("train_rung"),
-        varying(pipeline.searches.rungs, rung_before),
-        data=varying(pipeline.searches.rungs, pipeline.data),
-        model=varying(pipeline.searches.rungs, pipeline.weights),
-        initial=varying(pipeline.searches.rungs, pipeline.initial_weights),
+        varying(searches.rungs, rung_before),
+        data=varying(searches.rungs, pipeline.data),
+        model=varying(searches.rungs, pipeline.weights),
+        initial=varying(searches.rungs, pipeline.initial_weights),
     output:
         "results/runs/{run}/rungs/{rung}/manifest.json",
     log:
         "logs/train_rung/{run}/{rung}.log",
+    wildcard_constraints:
+        rung="[1-9][0-9]*",
     threads: launching.threads_of(pipeline.computes_of("train_rung"))
     resources:
         **launching.resources_of(pipeline.computes_of("train_rung"), saves=True),
@@ -26,7 +28,7 @@ rule train_rung:
         train_rung=launched("train_rung"),
         settings=settings_file("train_rung"),
         training_settings=settings_file("train_model", run_of),
-        share=untracked(lambda job: pipeline.searches.share(job)),
+        share=untracked(searches.share),
         options=untracked(lambda job: training_options(pipeline.runs[run_of(job)])),
     shell:
         "{params.logged} -a {log:q} {params.train_rung} --rung-output {output:q} --rung-settings {params.settings:q} "
@@ -43,6 +45,9 @@ checkpoint decide_rung:
         "results/searches/{search}/{rung}/manifest.json",
     log:
         "logs/decide_rung/{search}/{rung}.log",
+    wildcard_constraints:
+        search="[^/]+",
+        rung="[1-9][0-9]*",
     params:
         *pipeline.tracked("decide_rung"),
         logged=logged,

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-
 from pipeline.test_staleness import configure, dry_run
+from pipeline.test_without_extras import code_without
 from pipeline.workspace import REPOSITORY, make_workspace, snakemake
+
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import read_manifest
+
+pytestmark = pytest.mark.lengthy
 
 SMALL = "rate-learning_rate=0.001"  # has the settings of `small` in the shared workspace
 CONTINUE, STOP = {SMALL, "rate-learning_rate=1e-05"}, {"rate-learning_rate=0.003", "rate-learning_rate=100.0"}
@@ -78,7 +81,7 @@ def test_stopped_runs_are_listed_and_recorded(searched):
         STOP, "stopped at rung 1 of search rate, step 9"
     )
     page = (folder / "results/comparison/index.html").read_text()
-    assert "Stopped by a search" in page and "no more than 2 continue" in page
+    assert "Stopped early" in page and "no more than 2 continue" in page
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     runs = client.search_runs([client.get_experiment_by_name("words").experiment_id], "tags.`pipeline.stage` = 'train'")
     recorded = {run.data.tags["pipeline.run"]: run for run in runs}
@@ -96,3 +99,9 @@ def test_edits_of_a_finished_search(searched):
     configure(folder, search={})
     planned = dry_run(folder)
     assert counts(planned) == {"train_model": 2, "select_checkpoint": 2, "evaluate_model": 2, "compare_runs": 1}, planned
+
+
+def test_without_the_extra_its_section_is_refused(tmp_path):
+    folder = make_workspace(tmp_path / "project", sweeps={"rate": {"train.learning_rate": RATES}}, search={"rate": {}})
+    done = snakemake(folder, "--dry-run", snakefile=code_without(["search"], tmp_path / "code"), check=False)
+    assert done.returncode and "search: no such section." in done.stdout + done.stderr
