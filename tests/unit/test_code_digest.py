@@ -9,6 +9,7 @@ import pytest
 
 from snaketrain.orchestration import code_digest
 from snaketrain.orchestration.code_digest import SCRIPTS, WITHOUT_EFFECT_ON_RESULTS, code_strings
+from snaketrain.orchestration.stages import EvaluateModel, PrepareData, TrainModel
 from snaketrain.runtime.manifests import DigestCache
 
 ORIGINAL = '''"""A module."""
@@ -150,7 +151,7 @@ def test_a_stage_depends_on_the_parts_of_a_label_kind_that_it_uses(kind, tmp_pat
 
     def digests() -> dict[str, str]:
         code_digest._cached_read.cache_clear()
-        return {stage: code_digest._cached_read(file, stage)[0] for stage in ("prepare_data", "train_model", "evaluate_model")}
+        return {stage.name: code_digest._cached_read(file, stage.label_classes)[0] for stage in (PrepareData, TrainModel, EvaluateModel)}
 
     before = digests()
     for member, stages in {

@@ -18,7 +18,11 @@ from snaketrain.config.schema import Section, Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted(
-    [path for folder in (".", "docs", "config", "profiles") for path in (REPOSITORY / folder).glob("*.md")],
+    [
+        path
+        for folder in (".", "docs", "config", "profiles", "workflow/scripts/snaketrain/extras/*")
+        for path in REPOSITORY.glob(f"{folder}/*.md")
+    ],
     key=lambda path: str(path),
 )
 ROOTS = [REPOSITORY, REPOSITORY / "workflow/scripts", REPOSITORY / "workflow/scripts/snaketrain"]  # paths of code are given from these

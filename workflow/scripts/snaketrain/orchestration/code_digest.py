@@ -32,21 +32,9 @@ OF_EXTRAS = re.compile(r"snaketrain\.extras\.\w+\.(settings|stages)")  # the sam
 # a label kind is one file, and each stage uses only some of its classes: by the endings of their names
 LABELS = SCRIPTS / "snaketrain/labels"
 LABEL_CLASSES = ("Parser", "Tally", "Head", "Report", "Panel")
-LABEL_CLASSES_USED = {
-    "survey_shard": ("Parser", "Tally"),
-    "decide_classes": ("Parser", "Tally"),
-    "prepare_shard": ("Parser", "Tally"),
-    "prepare_data": ("Parser", "Tally"),
-    "train_model": ("Head",),
-    "train_rung": ("Head", "Report", "Panel"),
-    "prepare_set": ("Parser", "Tally"),
-    "evaluate_model": ("Head", "Report", "Panel"),
-    "evaluate_set": ("Head", "Report", "Panel"),
-    "predict_inputs": ("Parser", "Tally", "Head", "Report"),
-}
 
 
-def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:
+def code_strings(script: str | Path, *plugins: str | Path, label_classes: tuple[str, ...] = LABEL_CLASSES) -> list[str]:
     """`code.<module>=<digest>` for a stage's script, the user's own files, and every project module they import."""
     digests: dict[str, str] = {}
     waiting = [(path, path.parent) for path in map(Path, (script, *plugins))]  # each with the folder that its imports are looked up in
@@ -56,7 +44,7 @@ def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:
         name = module_name(path)
         if (name, world) not in done and not (name.startswith(WITHOUT_EFFECT_ON_RESULTS) or OF_EXTRAS.fullmatch(name)):
             done.add((name, world))
-            digests[name], imported = _cached_read(_in_its_folder(path), Path(script).stem)
+            digests[name], imported = _cached_read(_in_its_folder(path), label_classes)
             waiting += [(file, world) for each in imported for file in _files_of(each, path, world)]
     _cached().save()
     return [f"code.{name}={digest}" for name, digest in sorted(digests.items())]
@@ -74,10 +62,9 @@ def module_name(path: Path) -> str:
 
 
 @functools.cache
-def _cached_read(path: Path, stage: str) -> tuple[str, list[str]]:
+def _cached_read(path: Path, label_classes: tuple[str, ...]) -> tuple[str, list[str]]:
     """A file's digest and the names that it imports, without the classes that the stage does not use."""
-    used = LABEL_CLASSES_USED.get(stage, LABEL_CLASSES) if path.parent == LABELS else LABEL_CLASSES
-    unused = tuple(ending for ending in LABEL_CLASSES if ending not in used)
+    unused = tuple(ending for ending in LABEL_CLASSES if ending not in label_classes) if path.parent == LABELS else ()
     digest, names = _cached().of(path, partial(_read, unused=unused), name=f"{path} without {unused}" if unused else None)
     return digest, names
 

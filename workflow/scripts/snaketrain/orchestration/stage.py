@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Compute, Settings, Source
-from snaketrain.orchestration.code_digest import SCRIPTS
+from snaketrain.orchestration.code_digest import LABEL_CLASSES, SCRIPTS
 from snaketrain.orchestration.evaluation_sets import run_of
 from snaketrain.orchestration.names import RESULTS, source_name
 from snaketrain.orchestration.own_files import content
@@ -26,6 +26,7 @@ class Stage:
     name: ClassVar[str]
     folder: ClassVar[str]  # of its results, below results/; {} is a part of the job's name
     works_on: ClassVar[str] = "run"  # for messages
+    label_classes: ClassVar[tuple[str, ...]] = LABEL_CLASSES  # that its script uses
 
     def __init__(self, pipeline: "Pipeline"):
         self.pipeline = pipeline
