@@ -90,7 +90,7 @@ check: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/snakefmt --check Snakefile workflow/Snakefile workflow/rules
+	$(BIN)/snakefmt --check Snakefile workflow/Snakefile workflow/rules $(EXTRAS)
 	$(BIN)/python tests/lint_workflow.py
 	$(BIN)/python tests/measure_structure.py
 

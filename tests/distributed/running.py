@@ -81,7 +81,9 @@ def interrupted(pids: list[int], number: signal.Signals, when: Callable[[], obje
 
 def run_stage(stage: str, words: list[object], log: Path, processes: int = 1) -> str:
     """Run another stage and return its output. It is not forked from this process, in which libraries may have started threads."""
-    command = [warm_python(), str(forking.SCRIPT.with_name(f"{stage}.py")), *map(str, words)]
+    scripts = forking.SCRIPT.parent
+    (script,) = [*scripts.glob(f"{stage}.py"), *scripts.glob(f"snaketrain/extras/*/{stage}.py")]
+    command = [warm_python(), str(script), *map(str, words)]
     with open(log, "w") as file:
         ranks = [
             subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=os.environ | variables)

@@ -6,18 +6,14 @@ An example that is added needs a case here: what writes its files, what makes it
 import csv
 import json
 import random
-import re
 import shutil
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from distributed.running import run_stage
 from grammar import WORDS, texts, write_texts, write_word_tokenizer
-from pyarrow import parquet
 from sklearn.metrics import r2_score
 
 from pipeline.test_staleness import jobs_in
@@ -64,8 +60,6 @@ def write_answers(folder: Path) -> None:
     prompts = [draw.choices(WORDS, k=3) for _ in range(2000)]
     pairs = [{"prompt": " ".join(words), "answer": " ".join(reversed(words))} for words in prompts]
     (folder / "data/answers/reversed.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    unseen = [words for words in product(WORDS, repeat=3) if list(words) not in prompts]
-    (folder / "data/new.csv").write_text("prompt\n" + "".join(" ".join(words) + "\n" for words in unseen))
     write_word_tokenizer(folder / "models/SmolLM2-135M")
 
 
@@ -217,7 +211,6 @@ CASES = {
             },
             "train": {"epochs": 8, "learning_rate": 6e-3, "evaluations_per_epoch": 1},
             "evaluate": {"generate": {"max_new_tokens": 5}},
-            "predict": {"new": {"path": "data/new.csv"}},
         },
         {"perplexity": (1, 1.3), "exact_match": (0.8, 1)},  # with the prompts the perplexity could not be less than 2.5
     ),
@@ -291,8 +284,6 @@ def test_the_example_trains_a_model_that_has_learnt(name, tmp_path):
         assert_it_has_learnt(name, tmp_path, run)
     if name == "sst2_bart":
         assert_another_test_set_trains_nothing(tmp_path)
-    if "predict" in config:
-        assert_it_predicts_unlabelled_pairs(tmp_path)
 
 
 def assert_another_test_set_trains_nothing(folder: Path) -> None:
@@ -305,20 +296,6 @@ def assert_another_test_set_trains_nothing(folder: Path) -> None:
     assert jobs_in(planned.stdout + planned.stderr) == {"fetch_input", "prepare_set", f"evaluate_model {run.name}", "compare_runs"}
 
 
-def assert_it_predicts_unlabelled_pairs(folder: Path) -> None:
-    predictions = folder / "results/runs/bert_base/predictions"
-    with open(predictions / "test.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["id"] for row in rows] == [str(index) for index in range(150)]
-    kind = [[sum(word in KIND for word in row[text].split()) for text in ("text", "text_pair")] for row in rows]
-    right = [(row["predicted"] == "entailment") == (second > first) for row, (first, second) in zip(rows, kind, strict=True)]
-    assert sum(right) / len(rows) > 0.88
-    (predictions / "test.parquet").unlink()
-    planned = snakemake(folder, "--configfile", str(folder / "example.yaml"), "--dry-run")
-    assert "test.parquet: is missing. predict_inputs runs again." in planned.stderr
-    assert re.search(r"\npredict_inputs +1\n", planned.stdout + planned.stderr) and "evaluate_model" not in planned.stdout
-
-
 def nested(settings: dict[str, Any]) -> dict[str, Any]:
     """Without dots in the keys, since a run takes one of the two forms for a setting."""
     found: dict[str, Any] = {}
@@ -329,11 +306,11 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def run_together(folder: Path, names: list[str]) -> Path:
-    """Several examples as runs of one workflow, two at a time: most of the time is spent on starting processes."""
+def run_together(folder: Path, names: list[str], further: dict[str, dict[str, Any]] | None = None) -> Path:
+    """Several examples as runs of one workflow, two at a time: most of the time is spent on starting processes. `further`: sections."""
     runs: dict[str, Any] = {}
     for name in names:
-        sections = configuration(name)
+        sections = configuration(name) | (further or {}).get(name, {})
         changes = sections.pop("runs")
         for run, change in changes.items():
             settings = merged(sections, new := nested(change))
@@ -386,40 +363,13 @@ def test_the_example_generates_what_it_has_learnt(name, generated_together):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "processes"), [("answers", 2), ("summaries", 1), ("chats", 2)])
-def test_texts_are_generated_by_hand_as_in_the_evaluation(name, processes, generated_together, tmp_path):
-    """From a copy of the model's folder. Prompts have no answers, and a chat ends before the one that is to be given."""
-    (run,) = configuration(name)["runs"]
-    results = generated_together / f"results/runs/{name}-{run}"
-    folder = shutil.copytree(results / "selection/model", tmp_path / "copied")
-    with open(results / "evaluation/test_predictions.csv", newline="") as file:
-        rows = list(csv.DictReader(file))[:30]
-    column = {"answers": "question", "summaries": "article", "chats": "messages"}[name]
-    texts = [json.loads(row["text"])[:-1] if name == "chats" else row["text"] for row in rows]
-    (tmp_path / "new.jsonl").write_text("".join(json.dumps({column: text}) + "\n" for text in texts))
-    words = ["--model", folder, "--input", tmp_path / "new.jsonl", "--text", column, "--output", tmp_path / "out", "--device", "cpu"]
-    generate = ["--generate", "max_new_tokens=5", *(["num_beams=2"] if name == "summaries" else [])]
-    printed = run_stage("predict", [*words, "--batch-size", 7, *generate], tmp_path / "log", processes)
-    with open(tmp_path / "out.csv", newline="") as file:
-        predicted = list(csv.DictReader(file))
-    assert list(predicted[0]) == ["id", "text", "generated"] and "generating by max_new_tokens 5" in printed
-    assert [row["generated"] for row in predicted] == [row["generated"] for row in rows]
-
-
-@pytest.mark.slow
-def test_the_workflow_generates_answers_to_unlabelled_prompts(generated_together):
-    folder = generated_together / "results/runs/answers-answers/predictions"
-    with open(folder / "new.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) >= 10 and sum(row["generated"].split() == row["text"].split()[::-1] for row in rows) >= 0.75 * len(rows)
-    assert parquet.read_table(folder / "new.parquet").to_pylist() == rows
+def test_mlflow_has_the_texts_that_were_generated_during_the_training(generated_together):
     client = Store(f"sqlite:///{generated_together}/mlflow.db").client
-    artifacts = {}
-    for run in client.search_runs([each.experiment_id for each in client.search_experiments()], "tags.`pipeline.stage` = 'train'"):
-        found = [file.path for place in ("predictions", "training") for file in client.list_artifacts(run.info.run_id, place)]
-        artifacts[run.data.tags["pipeline.run"]] = {path for path in found if path.startswith("predictions") or "samples" in path}
-    assert artifacts["answers-answers"] == {"predictions/new.csv", "predictions/new.parquet"}
-    assert artifacts["summaries-summaries"] == {"training/samples.json"}  # its evaluations generate during the training, too
+    (run,) = client.search_runs(
+        [each.experiment_id for each in client.search_experiments()],
+        "tags.`pipeline.stage` = 'train' and tags.`pipeline.run` = 'summaries-summaries'",
+    )
+    assert "training/samples.json" in {file.path for file in client.list_artifacts(run.info.run_id, "training")}
 
 
 def test_predictions_are_beside_their_targets_and_metrics_beside_a_constant_answer(trained_together):

@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet
 import pytest
 from distributed.running import run_stage
 from scipy.stats import spearmanr
@@ -276,35 +275,6 @@ def test_a_classifier_of_pairs_is_served_by_mlflow(finished, tmp_path):
     assert model.input_example[0].keys() == {"text", "text_pair"}
     with pytest.raises(mlflow.exceptions.MlflowException, match="Give each pair as"):
         model.predict([{"text": "a good film"}])
-
-
-@pytest.mark.parametrize(("run", "processes"), [("pairs", 1), ("topics", 2), ("grades", 1)])
-def test_new_files_are_predicted_by_hand_as_by_transformers(finished, tmp_path, run, processes):
-    """With a copy of the model's folder, and columns of other names; a row without a text has no prediction."""
-    from transformers import pipeline
-
-    folder = shutil.copytree(finished / "results/runs" / run / "selection/model", tmp_path / "copied")
-    texts = [{key: row[key] for key in ("text", "text_pair") if key in row} for row in results_of(finished, run)[1][:9]]
-    rows = [{"key": f"k{number}", **text} for number, text in enumerate(texts)]
-    (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [rows[0], {"key": "empty"}, *rows[1:]]))
-    words = ["--model", folder, "--input", tmp_path / "new.jsonl", "--id", "key", "--text", *texts[0], "--format", "jsonl"]
-    printed = run_stage(
-        "predict", [*words, "--output", tmp_path / "out", "--batch-size", "4", "--device", "cpu"], tmp_path / "log", processes
-    )
-    assert "1 rows without text; dropped" in printed and "new.jsonl, line 2" in printed
-    with open(tmp_path / "out.csv", newline="", encoding="utf-8") as file:
-        written = list(csv.DictReader(file))
-    stored = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
-    assert [row["id"] for row in written] == [row["id"] for row in stored] == [row["key"] for row in rows]
-    loaded = pipeline("text-classification", str(folder), device="cpu", top_k=None)
-    for text, row in zip(texts, stored, strict=True):
-        (found,) = loaded([text] if "text_pair" in text else [text["text"]])
-        expected = {f"p_{each['label']}": each["score"] for each in found} if run != "grades" else {"predicted": found[0]["score"]}
-        assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-4)
-        assert {key: row[key] for key in text} == text
-    assert {row["predicted"] for row in stored} == (
-        {row["predicted"] for row in written} if run != "grades" else {float(r["predicted"]) for r in written}
-    )
 
 
 def test_runs_of_all_kinds_are_compared(finished):

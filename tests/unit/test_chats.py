@@ -5,14 +5,12 @@ import json
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from snaketrain.config.schema import Data, ReadInputs
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData
 from snaketrain.data.loading.examples import Packed, TextExamples
 from snaketrain.data.preparing import prepare
 from snaketrain.data.reading import check
 from snaketrain.data.tokenizer_files import copy_tokenizer
-from snaketrain.data.unlabelled import prepare_unlabelled
-from snaketrain.tasks.predicting_tokens import split_answer
 
 WORDS = [
     "<pad>",
@@ -111,21 +109,6 @@ def test_packed_chats_keep_their_own_answers(prepared):
 def test_chats_without_an_answer_are_dropped_and_counted(prepared):
     examples, _, issues = prepared([CHAT[:2], [], SHORT])
     assert len(examples) == 1 and (issues["no_answer"], issues["empty_text"]) == (1, 1)
-
-
-@pytest.mark.parametrize("template", [PLAIN, MARKED], ids=["plain", "marked"])
-def test_the_prompt_of_a_chat_is_what_stands_before_its_last_answer(prepared, tmp_path, template):
-    examples, *_ = prepared([CHAT], template)
-    expected, _ = split_answer(*(examples.rows(name, [0])[0].tolist() for name in ("input_ids", "token_type_ids")))
-    (tmp_path / "new.jsonl").write_text("".join(json.dumps({"turns": chat}) + "\n" for chat in ([], CHAT, CHAT[:-1], CHAT[-1:])))
-    data, given = Data.model_validate(SETTINGS | {"max_length": 4}), ReadInputs(text="turns")
-    found = prepare_unlabelled(
-        data, given, [tmp_path / "new.jsonl"], tmp_path, tmp_path / "tokenizer", [], tmp_path / "new.arrow", generates=True
-    )
-    prompts = TextExamples(tmp_path / "new.arrow", pad_token_id=0)
-    assert [prompts.rows("input_ids", [number])[0].tolist() for number in (0, 1)] == [expected, expected]
-    assert found.ids == ["1", "2"] and found.issues.counts == {"empty_text": 2, "answered": 2}
-    assert [json.loads(text) for text in prompts.column("text")] == [CHAT[:-1]] * 2
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_status_of_parts_trunks_and_evaluations_of_further_sets(in_parts, slurm,
             "4|RUNNING|None|rule_train_part_wildcards_large_2|n1",
             "5|RUNNING|None|rule_train_trunk_wildcards_abc|n2",
             "6|RUNNING|None|rule_evaluate_set_wildcards_small_more|n3",
-            "7|PENDING|Priority|rule_predict_inputs_wildcards_small|",
+            "7|PENDING|Priority|rule_publish_model_wildcards_small|",
         )
     )
     trained("large", 40)
@@ -136,7 +136,7 @@ def test_status_of_parts_trunks_and_evaluations_of_further_sets(in_parts, slurm,
     assert found == [
         ("large", "train_part", "4", 40),
         ("small", "evaluate_set", "6", 100),
-        ("small", "predict_inputs", "7", 100),
+        ("small", "publish_model", "7", 100),
         ("abc", "train_trunk", "5", 30),
     ]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from snaketrain.config.schema import Settings
 from snaketrain.orchestration import running_jobs
 from snaketrain.orchestration.console import FAILED, Console, Display, plain_error, short_reason
 
@@ -83,7 +84,7 @@ def test_the_lines_of_a_job(console, stream):
     ]
 
 
-@pytest.mark.parametrize("setting", ["train.seed", "predict.new.text", "search.keep"])
+@pytest.mark.parametrize("setting", [*(f"{section}.some" for section in Settings.model_fields), "search.keep"])
 def test_a_reason_names_the_setting_that_changed(setting):
     assert short_reason(f"Params have changed since last execution: before: {setting}=1 now: {setting}=2") == f"({setting} changed)"
 

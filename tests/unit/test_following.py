@@ -207,20 +207,21 @@ def test_samples_of_generated_texts_are_a_table(tmp_path, uri):
     assert [each["path"] for each in json.loads(run.data.tags["mlflow.loggedArtifacts"])] == ["training/samples.json"]
 
 
-def test_predictions_of_unlabelled_data_are_artifacts(tmp_path, uri):
+def test_the_files_of_a_further_stage_are_artifacts(tmp_path, uri):
     results = make_workspace(tmp_path, {"first": {}})
     selection = read_manifest(results / "runs/first/selection/manifest.json").content
-    folder = results / "runs/first/predictions"
+    folder = results / "runs/first/answers"
     write_text(folder / "new.csv", "id,text,generated\n0,a,b\n")
     write_manifest(
         folder / "manifest.json",
-        Manifest("predict_inputs", "0123", ['predict.new.path="x"'], {"selection": selection}, {"new.csv": "01"}, {}, START + 63),
+        Manifest("answer_questions", "0123", ['questions.path="x"'], {"selection": selection}, {"new.csv": "01"}, {}, START + 63),
     )
     store = follow(results, uri)
     run = training_run(store)
-    assert text_of(store, run, "predictions/new.csv").startswith("id,text,generated")
+    assert text_of(store, run, "answers/new.csv").startswith("id,text,generated")
     children = store.client.search_runs([store.experiment("tests")], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
-    assert {child.info.run_name for child in children} == {"first selection", "first evaluation", "first predictions"}
+    stages = {child.info.run_name: child.data.tags["pipeline.stage"] for child in children}
+    assert stages == {"first selection": "select", "first evaluation": "evaluate", "first answers": "answer"}
 
 
 def test_a_run_ends_with_its_evaluation_on_all_sets_that_the_workflow_has_planned(tmp_path, uri):

@@ -17,6 +17,7 @@ from snaketrain.config.schema import Section, Settings, Use
 from snaketrain.config.schema.tasks import ModuleSettings
 from snaketrain.orchestration.preflight import examine
 
+CORE = Settings.__mro__[1]  # without the sections of extras, which have tests of their own
 ROWS = 40
 NULL = "null is allowed"
 PLACE = re.compile(rf"(runs\.|sweeps\.)?[\w.-]*({'|'.join(TOP_LEVEL)})\b")  # how a problem begins
@@ -81,7 +82,6 @@ ACCEPTED = {
     "train.task.arguments.losses.some.weight: negative",  # it may be intended, to maximise something
     "train.task.arguments.regularisers.0.weight: negative",
     "evaluate.generate.length_penalty: negative",  # shorter answers are preferred
-    "predict.some.generate.length_penalty: negative",
 }
 
 # one error each: its place, the value, and settings needed beside it
@@ -375,7 +375,7 @@ def invalid_values(kind: Any, limits: list) -> Iterator[tuple[str, Any]]:
 
 
 def of_the_schema() -> Iterator[tuple[str, str, dict]]:
-    for path, name, kind, limits in leaves(Settings):
+    for path, name, kind, limits in leaves(CORE):
         base = prepared(path)
         where = ".".join(map(str, path))
         wrong = (each for each in invalid_values(kind, limits) if len(path) > 1 or each[0] != "null")  # a section without a setting is none
@@ -395,7 +395,7 @@ def of_the_schema() -> Iterator[tuple[str, str, dict]]:
 
 def in_runs() -> Iterator[tuple[str, str, dict]]:
     """The first wrong value of each setting as that of a run, with dots, and of a sweep."""
-    for path, _, kind, limits in leaves(Settings):
+    for path, _, kind, limits in leaves(CORE):
         wrong = next(invalid_values(kind, limits), None)
         if wrong is None or 0 in path or "some" in path or len(path) < 2:
             continue
@@ -435,7 +435,6 @@ EXTRAS: dict[str, dict] = {
     "dataset class": {"data.train": {"use": "mine.py:Images", "arguments": {"count": 3}}, "data.tokenizer": None},
     "a test set": {"data.test": {"path": "test.csv"}},
     "more sets": {"evaluation_sets": {"some": {"path": "test.csv"}}},
-    "predictions": {"predict": {"some": {"path": "test.csv"}}},
     "search": {"sweeps": {"s": {"train.seed": [1, 2, 3]}}, "search": {"s": {}}},
     "sampling": {"search": {"s": {"space": {"train.learning_rate": {"low": 1e-5, "high": 1e-3}}}}},
     "average of checkpoints": {"select.average": 2},
@@ -461,7 +460,7 @@ def prepared(path: tuple) -> dict:
         group = {"match": "classifier.*"} | {name: {"use": use} for name, use in OF_GROUPS.items() if name in path[:-1]}
         base = put(base, path[: path.index(0)], ["mine.py:Watch"] if path[:2] == ("train", "callbacks") else [group])
     if "some" in path:
-        named = {"metrics": {"use": "recall"}, "predict": {"path": "test.csv"}, "evaluation_sets": {"path": "test.csv"}}
+        named = {"metrics": {"use": "recall"}, "evaluation_sets": {"path": "test.csv"}}
         start = path[: path.index("some") + 1]
         base = put(base, start, named[start[-2]])
     if path[:2] in (("data", "dev"), ("data", "test")) and len(path) > 2:

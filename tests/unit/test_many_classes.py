@@ -4,7 +4,6 @@ import csv
 import json
 
 import numpy as np
-import pyarrow
 import pytest
 from sklearn.metrics import confusion_matrix, f1_score, log_loss
 
@@ -12,7 +11,6 @@ from snaketrain.evaluation.page import MOST_IN_MATRIX, mistakes_of
 from snaketrain.evaluation.paired import Contender, difference
 from snaketrain.evaluation.predictions import METRICS, Predictions, metric_of, read_predictions
 from snaketrain.evaluation.results import write_results
-from snaketrain.evaluation.unlabelled import write_predictions
 from snaketrain.labels.classes import MOST_IN_FULL, MOST_PROBABLE
 from snaketrain.labels.one_class import MOST_PAIRS
 from snaketrain.runtime.strict_json import JsonObject
@@ -125,16 +123,3 @@ def test_several_classes_have_the_highest_scores_and_the_largest_error(tmp_path,
         assert METRICS["classes", name](predictions)(np.ones(EXAMPLES)) == pytest.approx(value)
     worst = int(np.abs(probabilities - true).max(1).argmax())
     assert mistakes_of("r", results, predictions).hardest[0]["error"] == f"{np.abs(probabilities - true)[worst].max():.3f}"
-
-
-@pytest.mark.parametrize("kind", ["class", "classes"])
-def test_unlabelled_texts_have_names_of_classes_as_text(tmp_path, capsys, kind):
-    """Even where they look like numbers."""
-    table = pyarrow.table({"text": ["a", "b"], "label": pyarrow.array([-100, -100] if kind == "class" else [None, None])})
-    probabilities = np.eye(MANY)[[7, 3]]
-    write_predictions(tmp_path, "new", ["0", "1"], table, {"ids": np.arange(2), "probabilities": probabilities}, facts_of(kind, MANY))
-    found = pyarrow.parquet.read_table(tmp_path / "new.parquet").to_pydict()
-    assert found["predicted"] == found["predicted_1"] == ["7", "3"] and found["probability_1"] == [1.0, 1.0]
-    assert not {"label_probability", "largest_error", "p_0"} & found.keys()
-    said = capsys.readouterr().out
-    assert "1,001 classes" in said and "confusion" not in said

@@ -1,4 +1,4 @@
-# Fetches the files of an evaluation set, or of unlabelled data that a model is to predict: a local rule, since compute nodes often have no internet access.
+# Fetches the files of an evaluation set, or of another input of a stage: a local rule, since compute nodes often have no internet access.
 
 
 localrules:

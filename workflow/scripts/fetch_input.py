@@ -1,4 +1,4 @@
-"""Stage: bring unlabelled files to where the prediction, which may have no internet access, finds them."""
+"""Stage: bring files of an evaluation set, or other inputs, to where the stages that read them find them without internet access."""
 
 import time
 from argparse import Namespace

@@ -23,7 +23,6 @@ CORE: dict[str, Command] = {
     "cancel": (SCRIPTS / "tools/cluster.py", ("cancel",), "save and end the jobs of runs"),
     "ui": (SCRIPTS / "tools/show_runs.py", (), "open the MLflow UI on the results in this folder"),
     "track": (SCRIPTS / "tools/follow_runs.py", (), "bring MLflow up to date with the results in this folder"),
-    "predict": (SCRIPTS / "predict.py", (), "predict unlabelled data with a trained model"),
     "export": (SCRIPTS / "tools/export.py", (), "copy a run's selected model to a folder of its own"),
     "clean": (SCRIPTS / "tools/clean.py", (), "delete results that no run of a configuration needs"),
 }

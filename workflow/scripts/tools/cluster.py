@@ -9,6 +9,7 @@ import argparse
 import glob
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
+from snaketrain.orchestration import extras
 from snaketrain.orchestration.known_stages import parts_of, trains
 from snaketrain.runtime.journal import Event, last_attempt, read_events
 from snaketrain.runtime.ownership import living_process
@@ -59,11 +61,9 @@ def arguments() -> argparse.Namespace:
 
 # --- What each run of this folder is at: by SLURM's queue where there is one, and by what the runs have written.
 
-FOLDERS = {  # in this order
-    "train_model": "training",
-    "select_checkpoint": "selection",
-    "evaluate_model": "evaluation",
-    "predict_inputs": "predictions",
+FOLDERS = {"train_model": "training", "select_checkpoint": "selection", "evaluate_model": "evaluation"}  # in this order
+FOLDERS |= {
+    stage.name: stage.folder.removeprefix("runs/{}/") for stage in extras.stages() if re.fullmatch(r"runs/\{\}/[^/]+", stage.folder)
 }
 LAST_BYTES = 262_144  # of a journal, which may be long
 
@@ -184,7 +184,7 @@ def ended_as(folder: Path, run: str, stage: str, end: Event | None, made: Submis
     if made and made.state not in ("", "COMPLETED"):
         return made.state
     if (results / FOLDERS[stage] / "manifest.json").exists():
-        return "done" if stage in ("evaluate_model", "predict_inputs") else f"{stage} done"
+        return f"{stage} done" if stage in ("train_model", "select_checkpoint") else "done"
     if stage == "train_model" and end:
         stopped = end.get("why") or f"stopped by {', '.join(end.get('signals', []))}"
         return {"STOPPED": stopped, "FAILED": "FAILED"}.get(str(end["status"]), "killed")

@@ -2,3 +2,5 @@
 
 An extra may import the core, and never the other way round: the core asks each folder for what it adds (`orchestration/extras.py`).
 """
+
+import snaketrain.config.schema  # noqa: F401 - it imports the `settings.py` of each extra, which cannot be the first to be imported

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from snaketrain.config.schema import Settings
 from snaketrain.orchestration.known_stages import folder_of_job
 from snaketrain.orchestration.running_jobs import RunningJob, last_error, last_traceback
 from snaketrain.runtime.journal import duration
@@ -272,7 +273,7 @@ FRAME = re.compile(r"^ +File \".*\", line \d+, in ")
 WRAPPED = re.compile(r"^Error:\n  \w+: (.*?)(?=^Wildcards:$|\Z)", re.M | re.S)  # an exception in a function of a rule
 NO_RULE = re.compile(r"^No rule to produce (.*) \(if you use input functions", re.M)
 SUBMITTED = re.compile(r"Job (\S+) has been submitted with SLURM jobid (\S+) \(log: (.*)\)\.$")
-SETTING = re.compile(r"\b((?:data|model|train|select|evaluate|predict|search|source|files|code)\.[\w.]+)=")
+SETTING = re.compile(rf"\b((?:{'|'.join([*Settings.model_fields, 'search', 'source', 'files', 'code'])})\.[\w.]+)=")
 REASONS = {
     "Forced execution": "as requested",
     "Incomplete output files": "was interrupted",

@@ -3,7 +3,7 @@
 The core names none of them, so that each can be deleted.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Settings
@@ -24,7 +24,15 @@ def stages() -> "Iterator[type[Stage]]":
         yield from module.STAGES
 
 
-def problems(runs: Mapping[str, Settings]) -> Iterator[str]:
-    """What the `problems` of each extra's `check.py` finds in runs in which the core finds none."""
+def checks_of_runs() -> Iterator[tuple[Callable[[Settings], Iterator[str]], Callable[[Settings], object]]]:
+    """`problems_of_run(run)` of a `check.py`, and `relevant_to(run)`: runs in which this is the same are checked once."""
     for module in modules("check"):
-        yield from module.problems(runs)
+        if hasattr(module, "problems_of_run"):
+            yield module.problems_of_run, module.relevant_to
+
+
+def problems(runs: Mapping[str, Settings]) -> Iterator[str]:
+    """What the `problems` of a `check.py` finds in runs in which neither the core nor `problems_of_run` finds any."""
+    for module in modules("check"):
+        if hasattr(module, "problems"):
+            yield from module.problems(runs)

@@ -244,19 +244,6 @@ def generation_errors(run: Settings) -> Iterator[str]:
         yield f"{given}: {why}"
 
 
-def prediction_errors(run: Settings) -> Iterator[str]:
-    """Inputs of `predict` for which text is to be generated, by a task or strategy that cannot."""
-    task, data = run.train.task.use, run.data
-    needed = f"predict: the data has data.{'target' if data.target else 'messages'}, so that" if data.target or data.messages else ""
-    for name, inputs in run.predict.items():
-        if not inputs.asks_for_text(data):
-            continue
-        if not takes_generate(task) and (needed or inputs.generate):
-            yield f"{needed or f'predict.{name}.generate:'} text is generated, which train.task {task} cannot. Use one of {', '.join(TASKS)}, or remove it."
-        elif takes_generate(task) and (why := without_generation(run.train.strategy)):
-            yield f"predict.{name}: {why}"
-
-
 def takes_generate(task: str) -> bool:
     """Whether the task can be told to generate; a class of a user's may, too."""
     if task in CHECKED_BY_CLASS:

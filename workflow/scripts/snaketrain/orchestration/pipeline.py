@@ -100,13 +100,8 @@ class Pipeline:
 
     @cached_property
     def inputs(self) -> dict[str, Source]:
-        """The sources of all files that are fetched on their own: of evaluation sets, and of unlabelled data."""
+        """The sources of all files that are fetched on their own, such as those of evaluation sets."""
         return {source_name(source): source for stage in self.stages.values() for source in stage.inputs_to_fetch()}
-
-    @property
-    def predicting(self) -> list[str]:
-        """The runs that predict unlabelled data."""
-        return [name for name, run in self.runs.items() if run.predict]
 
     @cached_property
     def datasets(self) -> dict[str, Data]:
@@ -121,7 +116,7 @@ class Pipeline:
         return {name: evaluation_compute(run) for name, run in self.runs.items()}
 
     def computes_of(self, stage: str) -> dict[str, Compute]:
-        """What each job of a training, an evaluation or a prediction takes."""
+        """What each job of a stage that runs a model takes."""
         return self._model_stage(stage).computes
 
     def compute(self, stage: str, job: str) -> Compute:
@@ -244,10 +239,6 @@ class Pipeline:
     def evaluation_set(self, evaluation: str) -> list[str]:
         """What an evaluation reads besides the training data: its set, or the test set of a run, if that is prepared on its own."""
         return [self.as_input("prepare_set", name)] if (name := self.sets.read_by(evaluation)) else []
-
-    def unlabelled(self, run: str) -> list[str]:
-        """In the order of their names."""
-        return [self.as_input("fetch_input", source_name(inputs.source)) for _, inputs in sorted(self.runs[run].predict.items())]
 
     def _fetched(self, source: Source | None) -> list[str]:
         return [self.as_input("fetch_model", source_name(source))] if source else []

@@ -8,16 +8,16 @@ from pathlib import Path
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import WITH_NAMES, follows, mentions, read, settings_of
 from snaketrain.config.schema import Data, Settings, Source
-from snaketrain.config.schema.evaluation import Inputs, placed, placed_in
+from snaketrain.config.schema.evaluation import placed
 from snaketrain.config.secrets import environment_problems
 from snaketrain.data.cells import BadData
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.formats import slices
 from snaketrain.data.locations import address_problems
-from snaketrain.data.reading import check, check_inputs
+from snaketrain.data.reading import check
 from snaketrain.orchestration import extras
 from snaketrain.orchestration.effects import effect_problems
-from snaketrain.orchestration.named_code import generation_errors, prediction_errors, reference_errors, takes_generate
+from snaketrain.orchestration.named_code import generation_errors, reference_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
 from snaketrain.orchestration.own_files import dataset_classes, of_splits
 from snaketrain.orchestration.strategy_declarations import evaluation_errors, strategy_errors
@@ -64,12 +64,11 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             (strategy_errors, shared, mentions),
             (evaluation_errors, shared, mentions),
             (generation_errors, (*named, run.evaluate.generate, data.text), follows_by_path),
-            (prediction_errors, (run.data, run.predict, train.task, train.strategy), follows_by_path),
             (sources, (run.data, run.model), follows_by_path),
             (evaluation_sets, (run.data, run.evaluation_sets), follows_by_path),
-            (unlabelled, (run.data, run.predict, train.task), follows_by_path),
+            *((problems_of_run, relevant_to(run), follows_by_path) for problems_of_run, relevant_to in extras.checks_of_runs()),
         ):
-            if (key := f"{check_settings.__name__} {relevant!r} {sorted(found.wrong)}") not in seen:
+            if (key := f"{check_settings.__module__} {check_settings.__name__} {relevant!r} {sorted(found.wrong)}") not in seen:
                 seen.add(key)
                 problems += [f"{problem} (run {name})" for problem in check_settings(run) if not is_consequence(problem, found.wrong)]
         datasets.setdefault(data_name(data), (data, found.wrong))
@@ -151,18 +150,6 @@ def same_in_queue(runs: dict[str, Settings]) -> Iterator[str]:
             other = found.setdefault(f"{run}_{name}", run)
             if other != run:
                 yield f"evaluation_sets.{name}: run {run} with this set, and run {other} with another, are both {run}_{name} on a cluster. Rename one."
-
-
-def unlabelled(run: Settings) -> Iterator[str]:
-    """Inputs whose files or columns are missing."""
-    for name, inputs in run.predict.items():
-        if inputs.hub:
-            continue
-        problems = list(files(f"predict.{name}", inputs.source))
-        if not problems and not inputs.is_remote:
-            reading = inputs.reading(run.data, inputs.asks_for_text(run.data) and takes_generate(run.train.task.use))
-            problems = check_inputs(reading, source_files(inputs.source), [inputs.id] if inputs.id else [])
-        yield from (placed_in(f"predict.{name}", Inputs, problem) for problem in problems)
 
 
 def without_chat_template(data: Data) -> Iterator[str]:

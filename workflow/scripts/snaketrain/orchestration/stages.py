@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Compute, Data, Inputs, Settings, Source
+from snaketrain.config.schema import Compute, Data, Source
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.evaluation_sets import set_of
 from snaketrain.orchestration.named_code import train_settings
-from snaketrain.orchestration.names import initial, source_name
-from snaketrain.orchestration.own_files import class_files, code_of_evaluation, code_of_run, code_of_training, dataset_classes, of_splits
+from snaketrain.orchestration.names import initial
+from snaketrain.orchestration.own_files import class_files, code_of_evaluation, code_of_training, dataset_classes, of_splits
 from snaketrain.orchestration.shards import dataset_of, shard_of
 from snaketrain.orchestration.stage import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.strategy_declarations import compared_strategy
@@ -52,9 +52,9 @@ class FetchModel(FetchOne):
 
 
 class FetchInput(FetchOne):
-    """Of evaluation sets, and of unlabelled data."""
+    """Of what some stages read besides the training data, such as evaluation sets."""
 
-    name, folder, works_on = "fetch_input", "inputs/{}", "files of an evaluation set or to predict"
+    name, folder, works_on = "fetch_input", "inputs/{}", "files of an evaluation set or another input"
 
     @property
     def jobs(self) -> Collection[str]:
@@ -177,7 +177,7 @@ class TrainModel(Training):
         return [run]
 
 
-# --- select a checkpoint, evaluate it, predict with it, compare the runs
+# --- select a checkpoint, evaluate it, compare the runs
 
 
 class SelectCheckpoint(Stage):
@@ -235,32 +235,6 @@ class EvaluateSet(Evaluation):
         return self.pipeline.sets.settings(job)
 
 
-class PredictInputs(Inference):
-    name, folder, works_on = "predict_inputs", "runs/{}/predictions", "run with data to predict"
-    label_classes = ("Parser", "Tally", "Head", "Report")
-
-    @property
-    def jobs(self) -> Collection[str]:
-        return self.pipeline.predicting
-
-    def jobs_of(self, run: str) -> Sequence[str]:
-        return [run] if run in self.jobs else []
-
-    def inputs_to_fetch(self) -> Iterable[Source]:
-        return [inputs.source for run in self.pipeline.runs.values() for inputs in run.predict.values()]
-
-    def reads(self, job: str) -> Reads:
-        inputs = self.settings_of(job).predict
-        return self.selection(job) | {name: ("fetch_input", source_name(each.source)) for name, each in inputs.items()}
-
-    def settings(self, job: str) -> list[str]:
-        inputs = sorted(predicted(self.settings_of(job)).items())
-        return [string for name, each in inputs for string in strings(f"predict.{name}", each)]
-
-    def own_code(self, job: str) -> list[Path]:
-        return code_of_run(self.settings_of(job))
-
-
 class CompareRuns(Stage):
     name, folder, works_on = "compare_runs", "comparison", ""
 
@@ -275,16 +249,7 @@ class CompareRuns(Stage):
         return {run: ("evaluate_model", run) for run in compared} | evaluations | decisions
 
 
-def predicted(run: Settings) -> dict[str, Inputs]:
-    """The inputs of `predict`, of which those that do not say how text is generated follow the evaluation."""
-    by_evaluation = {"generate": run.evaluate.generate}
-    return {
-        name: inputs.model_copy(update=by_evaluation) if inputs.generate is None and inputs.asks_for_text(run.data) else inputs
-        for name, inputs in run.predict.items()
-    }
-
-
 CORE: tuple[type[Stage], ...] = (
     FetchData, FetchModel, FetchInput, SurveyShard, DecideClasses, PrepareShard, PrepareData, PrepareSet, TrainModel,
-    SelectCheckpoint, EvaluateModel, EvaluateSet, PredictInputs, CompareRuns,
+    SelectCheckpoint, EvaluateModel, EvaluateSet, CompareRuns,
 )  # fmt: skip

@@ -66,20 +66,20 @@ class Evaluated:
     selection: JsonObject
     evaluated: Manifest | None
     sets: dict[str, Manifest]  # the evaluations on each of `evaluation_sets`
-    predicted: Manifest | None = None  # unlabelled data
+    further: dict[str, Manifest]  # what other stages made with the selected checkpoint, by their folders
 
     @classmethod
     def read(cls, folder: Path) -> "Evaluated | None":
-        trained, selected, *after = (
-            tracked.manifest(folder / stage / "manifest.json") for stage in ("training", "selection", "evaluation", "predictions")
-        )
+        made = {path.parent.name: tracked.manifest(path) for path in sorted(folder.glob("*/manifest.json"))}
+        trained, selected = made.pop("training", None), made.pop("selection", None)
         selection = tracked.result(selected, "selection.json") if selected else None
         if trained is None or selected is None or selection is None or not tracked.follows(selected, trained):
             return None
-        found = {path.parent.name: tracked.manifest(path) for path in sorted(folder.glob("sets/*/manifest.json"))}
-        sets = {name: made for name, made in found.items() if made and tracked.follows(made, selected)}
-        evaluated, predicted = (made if made and tracked.follows(made, selected) else None for made in after)
-        return cls(selected, selection, evaluated, sets, predicted)
+        on_sets = {path.parent.name: tracked.manifest(path) for path in sorted(folder.glob("sets/*/manifest.json"))}
+        sets, further = (
+            {name: each for name, each in found.items() if each and tracked.follows(each, selected)} for found in (on_sets, made)
+        )
+        return cls(selected, selection, further.pop("evaluation", None), sets, further)
 
     @property
     def value(self) -> float | None:
@@ -123,7 +123,6 @@ class Evaluated:
 
 # --- A run in MLflow for each stage.
 
-OF_A_RUN = {"selection": "select", "evaluation": "evaluate", "predictions": "predict"}  # folder -> stage
 SHARED = ("raw", "models", "inputs", "sets")  # folders of what is fetched, and of prepared evaluation sets
 CONTENT = "pipeline.content"  # a tag: what later stages have as the param `inputs.<role>`
 SUMMARIES, LARGEST_BYTES = (".json", ".png", ".html"), 1_000_000
@@ -213,7 +212,7 @@ class StageRuns:
     def send(self, found: Evaluated, training: Path, run: JsonObject, sent: Sent) -> None:
         """The stages after a training: each on the training's run, and as a child run."""
         of_sets = {f"set {name}": made for name, made in found.sets.items()}
-        stages = {"selection": found.selected} | of_sets | {"evaluation": found.evaluated, "predictions": found.predicted}
+        stages = {"selection": found.selected} | of_sets | {"evaluation": found.evaluated} | found.further
         before = dict(sent.done)
         for name, made in stages.items():
             if made and sent.done.get(name) != (token := f"{made.identity} {made.content}"):
@@ -233,7 +232,8 @@ class StageRuns:
 
     def _send(self, name: str, made: Manifest, found: Evaluated, training: Path, run: JsonObject, sent: Sent) -> None:
         points: list[Point] = []
-        stage, title, place, files = OF_A_RUN.get(name, ""), name, name, [made.folder / file for file in made.files]
+        stage, title, place = made.stage.partition("_")[0], name, name  # `select_checkpoint` is `select`
+        files = [made.folder / file for file in made.files]
         if name == "selection":
             points, files = tracked.selected(found.selection, made.finished), [made.folder / "selection.json"]
             self.store.artifact(sent.run_id, training / "manifest.json", "training")
@@ -243,7 +243,7 @@ class StageRuns:
             if run.get("data"):
                 self.store.artifact(sent.run_id, Path(run["data"]["path"]).parent / "report.json", "data")
             self.store.tags(sent.run_id, tracked.interval(found.by_split(made)["test"]))
-        elif not stage:
+        elif name.startswith("set "):
             on_set = name.removeprefix("set ")
             stage, title, place = f"evaluate.{on_set}", f"evaluation on {on_set}", f"evaluation/{on_set}"
             points, files = found.points_on(on_set), [made.folder / "manifest.json", *files]

@@ -85,7 +85,7 @@ def explain(error: BaseException, batch: Batch, microbatches: int | None, may_gr
 def explain_evaluation(error: BaseException, batch: Batch) -> str:
     return (
         f"Out of memory in an evaluation with a batch of {_shapes(batch)}: {_first_line(error)} Make batches smaller: in a training by a larger "
-        "train.accumulate, in a job that evaluates by a smaller evaluate.batch_size, with predict.py by --batch-size."
+        "train.accumulate, in a job that evaluates by a smaller evaluate.batch_size, or in `snaketrain predict` by --batch-size."
     )
 
 

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 from snaketrain.config.schema.base import LARGEST, Name, Positive, Section, Use
 from snaketrain.config.schema.compute import Compute
 from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.evaluation import Evaluate, EvaluationSet, Inputs, ReadInputs, Select, prediction_problems, set_problems
+from snaketrain.config.schema.evaluation import Evaluate, EvaluationSet, Select, set_problems
 from snaketrain.config.schema.model import LOADING_ARGUMENTS, Examples, InitialWeights, Model, Source
 from snaketrain.config.schema.of_extras import with_sections_of_extras
 from snaketrain.config.schema.train import ARGUMENTS_WITH_SETTINGS, Metric, Train
@@ -27,11 +27,9 @@ __all__ = [
     "EvaluationSet",
     "Examples",
     "InitialWeights",
-    "Inputs",
     "Metric",
     "Model",
     "Name",
-    "ReadInputs",
     "Section",
     "Select",
     "Settings",
@@ -100,11 +98,6 @@ class Settings(Section):
         description="Further sets on which the selected model is evaluated, by name: `evaluation_sets: {imdb: {path: imdb.jsonl}}` writes "
         "`results/runs/<run>/sets/imdb/`. A set that is added or changed is prepared and evaluated on its own; nothing else reruns but the comparison.",
     )
-    predict: dict[str, Inputs] = Field(
-        {},
-        description="Unlabelled data that the selected model predicts, by name: `predict: {new: {path: new.jsonl}}` writes "
-        "`results/runs/<run>/predictions/new.parquet` and `new.csv`. Changing it reruns only the predictions.",
-    )
     compute: Compute = Compute()
     tracking: Tracking = Tracking()
 
@@ -121,7 +114,6 @@ class Settings(Section):
         yield from self._device_problems()
         yield from self._step_problems()
         yield from self._weight_problems()
-        yield from prediction_problems(self.predict, self.data)
         yield from set_problems(self.evaluation_sets, self.data)
         if twice := sorted(self.train.metrics.keys() & self.evaluate.metrics.keys()):
             yield f"evaluate.metrics has {twice[0]!r}, which train.metrics has too and which is evaluated anyway: remove it from evaluate.metrics"

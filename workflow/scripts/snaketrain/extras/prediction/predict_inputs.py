@@ -1,12 +1,16 @@
 """Stage: predict the unlabelled data of `predict` with the selected model, each row once, on any number of processes."""
 
 import os
+import sys
 import time
 from argparse import Namespace
 from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema import Inputs
+from snaketrain.extras.prediction.settings import Inputs
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import read_manifest, verify
 from snaketrain.runtime.rank_logs import report_failure, start_rank
@@ -39,7 +43,7 @@ def main(args: Namespace) -> None:
         verify(*filter(None, (selection, model, *fetched.values())))
 
     from snaketrain.evaluation.trained_model import TrainedModel
-    from snaketrain.evaluation.unlabelled import Predictor, load_state
+    from snaketrain.extras.prediction.predictor import Predictor, load_state
     from snaketrain.training.building import start_strategy
     from snaketrain.training.watching import StallWatchdog
 

@@ -1,18 +1,25 @@
 """Rows without labels become the same tokens as the rows of the training data, and keep the user's ids."""
 
+import json
+
+import numpy as np
 import pyarrow
 import pytest
+from unit.test_chats import CHAT, MARKED, PLAIN, SETTINGS, prepared  # noqa: F401
+from unit.test_many_classes import MANY, facts_of
 
-from predict import default_output, local_source
 from snaketrain.config.runs import from_strings, strings
-from snaketrain.config.schema import Data, Model, ReadInputs, Train
+from snaketrain.config.schema import Data, Model, Train
 from snaketrain.data.cells import BadData
+from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer
-from snaketrain.data.unlabelled import prepare_unlabelled
-from snaketrain.evaluation import unlabelled
 from snaketrain.evaluation.trained_model import TrainedModel
-from snaketrain.evaluation.unlabelled import Predictor
+from snaketrain.extras.prediction import predictor as predicting
+from snaketrain.extras.prediction.predict import default_output, local_source
+from snaketrain.extras.prediction.predictor import Predictor, write_predictions
+from snaketrain.extras.prediction.rows import prepare_unlabelled
+from snaketrain.extras.prediction.settings import ReadInputs, inputs_of
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.stages import JobSettings
 from snaketrain.strategies.ddp import Single
@@ -142,8 +149,8 @@ def test_predictions_are_computed_in_batches_that_fitted_in_the_training(tmp_pat
         asked.append(options[:2])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(unlabelled, "predict", predict)
-    monkeypatch.setattr(unlabelled, "TextExamples", lambda *_: None)
+    monkeypatch.setattr(predicting, "predict", predict)
+    monkeypatch.setattr(predicting, "TextExamples", lambda *_: None)
     monkeypatch.setattr(Predictor, "_prepare", lambda *_, **__: [])
     trained = TrainedModel("small", settings_given, {"pad_token_id": 0}, "fp32", at_once)
     predictor = Predictor(trained, tmp_path, TrainState(Task(), Single("cpu", "fp32"), {}), given)
@@ -165,15 +172,43 @@ def test_inputs_generate_as_the_evaluation_does_unless_they_say_otherwise():
 def test_predictions_make_no_other_result_stale():
     data = {"train": {"path": "x"}, "tokenizer": {"path": "x"}}
     without, given = ({"data": data, **predict} for predict in ({}, {"predict": {"new": {"path": "new.csv"}, "old": {"path": "old.csv"}}}))
-    plain, predicting = (Pipeline(config, reads_files=False) for config in (without, given))
+    plain, with_predictions = (Pipeline(config, reads_files=False) for config in (without, given))
     for stage in ("train_model", "select_checkpoint", "evaluate_model"):
-        assert plain.strings(stage, "default") == predicting.strings(stage, "default")
-    assert set(plain.results("default")) == set(predicting.results("default")) - {"results/runs/default/predictions/manifest.json"}
-    names = list(predicting.inputs)
-    assert predicting.unlabelled("default") == [f"results/inputs/{name}/manifest.json" for name in names]
+        assert plain.strings(stage, "default") == with_predictions.strings(stage, "default")
+    assert set(plain.results("default")) == set(with_predictions.results("default")) - {"results/runs/default/predictions/manifest.json"}
+    names = list(with_predictions.inputs)
+    assert with_predictions.stages["predict_inputs"].fetched("default") == [f"results/inputs/{name}/manifest.json" for name in names]
     assert [name.partition("-")[0] for name in names] == ["new.csv", "old.csv"]
     changed = Pipeline({"data": data, "predict": {"new": {"path": "new.csv", "id": "key"}, "old": {"path": "old.csv"}}}, reads_files=False)
-    assert changed.strings("fetch_input", names[0]) == predicting.strings("fetch_input", names[0])
-    assert set(changed.strings("predict_inputs", "default")) - set(predicting.strings("predict_inputs", "default")) == {
-        *strings("predict.new", changed.runs["default"].predict["new"])
-    } - {*strings("predict.new", predicting.runs["default"].predict["new"])}
+    assert changed.strings("fetch_input", names[0]) == with_predictions.strings("fetch_input", names[0])
+    assert set(changed.strings("predict_inputs", "default")) - set(with_predictions.strings("predict_inputs", "default")) == {
+        *strings("predict.new", inputs_of(changed.runs["default"])["new"])
+    } - {*strings("predict.new", inputs_of(with_predictions.runs["default"])["new"])}
+
+
+@pytest.mark.parametrize("template", [PLAIN, MARKED], ids=["plain", "marked"])
+def test_the_prompt_of_a_chat_is_what_stands_before_its_last_answer(prepared, tmp_path, template):  # noqa: F811
+    examples, *_ = prepared([CHAT], template)
+    expected, _ = split_answer(*(examples.rows(name, [0])[0].tolist() for name in ("input_ids", "token_type_ids")))
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps({"turns": chat}) + "\n" for chat in ([], CHAT, CHAT[:-1], CHAT[-1:])))
+    data, given = Data.model_validate(SETTINGS | {"max_length": 4}), ReadInputs(text="turns")
+    found = prepare_unlabelled(
+        data, given, [tmp_path / "new.jsonl"], tmp_path, tmp_path / "tokenizer", [], tmp_path / "new.arrow", generates=True
+    )
+    prompts = TextExamples(tmp_path / "new.arrow", pad_token_id=0)
+    assert [prompts.rows("input_ids", [number])[0].tolist() for number in (0, 1)] == [expected, expected]
+    assert found.ids == ["1", "2"] and found.issues.counts == {"empty_text": 2, "answered": 2}
+    assert [json.loads(text) for text in prompts.column("text")] == [CHAT[:-1]] * 2
+
+
+@pytest.mark.parametrize("kind", ["class", "classes"])
+def test_unlabelled_texts_have_names_of_classes_as_text(tmp_path, capsys, kind):
+    """Even where they look like numbers."""
+    table = pyarrow.table({"text": ["a", "b"], "label": pyarrow.array([-100, -100] if kind == "class" else [None, None])})
+    probabilities = np.eye(MANY)[[7, 3]]
+    write_predictions(tmp_path, "new", ["0", "1"], table, {"ids": np.arange(2), "probabilities": probabilities}, facts_of(kind, MANY))
+    found = pyarrow.parquet.read_table(tmp_path / "new.parquet").to_pydict()
+    assert found["predicted"] == found["predicted_1"] == ["7", "3"] and found["probability_1"] == [1.0, 1.0]
+    assert not {"label_probability", "largest_error", "p_0"} & found.keys()
+    said = capsys.readouterr().out
+    assert "1,001 classes" in said and "confusion" not in said

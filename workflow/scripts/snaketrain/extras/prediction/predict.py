@@ -6,14 +6,18 @@ With torchrun in front of it, several processes share the work.
 import argparse
 import os
 import re
+import sys
 from functools import partial
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
+
 from snaketrain.config.errors import problems_of
-from snaketrain.config.schema import Model, ReadInputs, Source
-from snaketrain.config.schema.evaluation import Generate, text_problems
+from snaketrain.config.schema import Model, Source
+from snaketrain.config.schema.evaluation import Generate
 from snaketrain.data.fetching import describe, local_files
 from snaketrain.data.locations import told
+from snaketrain.extras.prediction.settings import ReadInputs, text_problems
 from snaketrain.runtime import stages
 from snaketrain.runtime.rank_logs import log_to, quiet_libraries
 from snaketrain.runtime.ranks import leave
@@ -79,7 +83,7 @@ def predict(args: argparse.Namespace) -> None:
         print(f"--input: {line}", flush=True)
     files, output = list(found.files.values()), args.output or default_output(args.input)
 
-    from snaketrain.evaluation.unlabelled import Predictor, load_state
+    from snaketrain.extras.prediction.predictor import Predictor, load_state
     from snaketrain.training.building import start_strategy
 
     strategy = start_strategy(trained.train, args.device, trained.precision)

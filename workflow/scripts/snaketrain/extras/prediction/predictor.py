@@ -8,15 +8,15 @@ import pyarrow
 import pyarrow.parquet
 from torch import nn
 
-from snaketrain.config.schema import ReadInputs
 from snaketrain.config.schema.evaluation import Generate, generation_of
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.data.reading import report_unread
-from snaketrain.data.unlabelled import ISSUES, prepare_unlabelled
 from snaketrain.evaluation.predicting import load_trained, predict
 from snaketrain.evaluation.results import NOT_SHOWN, Rows, flat, report_for, write_csv
 from snaketrain.evaluation.trained_model import TrainedModel
+from snaketrain.extras.prediction.rows import ISSUES, prepare_unlabelled
+from snaketrain.extras.prediction.settings import ReadInputs
 from snaketrain.labels import label_kind
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.strategies.base import Strategy

@@ -1,0 +1,178 @@
+"""A folder in `snaketrain/extras/` adds a section, contradictions, checks, stages and a command; without it they are not known."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
+BASE = {
+    "data": {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}},
+    "model": {"use": "transformers.BertForSequenceClassification"},
+}
+EXTRA = {
+    "__init__.py": 'COMMANDS = {"greet": ("greet.py", "greet each run")}\n',
+    "settings.py": """
+from pydantic import Field
+
+from snaketrain.config.schema.base import Section
+
+
+class Greeting(Section):
+    words: str = Field("hello", description="what is said")
+
+
+SECTIONS = {"greeting": (Greeting | None, Field(None, description="how runs are greeted"))}
+
+
+def contradictions(run):
+    if run.greeting and run.train.seed == 13:
+        yield "greeting is for the lucky, but train.seed is 13: use another"
+""",
+    "check.py": """
+def relevant_to(run):
+    return run.greeting
+
+
+def problems_of_run(run):
+    if run.greeting and run.greeting.words == "boo":
+        yield "greeting.words: boo is not polite. Say hello."
+
+
+def problems(runs):
+    return [f"greeting: nobody answered (run {name})" for name, run in runs.items() if run.greeting and run.greeting.words == "anybody"]
+""",
+    "stages.py": """
+from pathlib import Path
+
+from snaketrain.config.runs import strings
+from snaketrain.orchestration.stage import Stage
+
+
+class Greet(Stage):
+    name, folder = "greet_run", "runs/{}/greeting"
+
+    @property
+    def jobs(self):
+        return [name for name, run in self.pipeline.runs.items() if run.greeting]
+
+    def jobs_of(self, run):
+        return [run] if run in self.jobs else []
+
+    def settings(self, job):
+        return strings("greeting", self.pipeline.runs[job].greeting)
+
+    @property
+    def script(self):
+        return Path(__file__).with_name("greet.py")
+
+
+STAGES = (Greet,)
+""",
+    "greet.py": "from snaketrain.extras.polite.settings import Greeting\n",
+}
+EXAMINE = """
+import json, sys
+from snaketrain.config.errors import ConfigurationError
+from snaketrain.orchestration.preflight import examine
+for config in json.loads(sys.argv[1]):
+    try:
+        print(json.dumps([*examine(config)]))
+    except ConfigurationError as error:
+        print(json.dumps(error.problems))
+"""
+RESULTS = """
+import json, sys
+from snaketrain.orchestration.pipeline import Pipeline
+pipeline = Pipeline(json.loads(sys.argv[1]), reads_files=False)
+print(json.dumps([pipeline.results("default"), pipeline.strings("greet_run", "default")]))
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> Path:
+    """A copy of the library with one extra, made here."""
+    folder = tmp_path_factory.mktemp("library")
+    shutil.copytree(SCRIPTS / "snaketrain", folder / "snaketrain", ignore=shutil.ignore_patterns("__pycache__", "extras"))
+    (folder / "snaketrain/extras").mkdir()
+    shutil.copy(SCRIPTS / "snaketrain/extras/__init__.py", folder / "snaketrain/extras")
+    return with_extra(folder)
+
+
+def with_extra(library: Path) -> Path:
+    (folder := library / "snaketrain/extras/polite").mkdir()
+    for name, text in EXTRA.items():
+        (folder / name).write_text(text)
+    return library
+
+
+@pytest.fixture
+def project(tmp_path, tiny_tokenizer) -> Path:
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"film {i},{i % 2}\n" for i in range(40)))
+    (tmp_path / "tokenizer").symlink_to(tiny_tokenizer)
+    return tmp_path
+
+
+def python(library: Path, project: Path, program: str, *words: str) -> list[list]:
+    """What a program prints, a JSON list on each line."""
+    environment = os.environ | {"PYTHONPATH": str(library)}
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=project, env=environment)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def examined(library: Path, project: Path, *changes: dict) -> list[list[str]]:
+    return python(library, project, EXAMINE, json.dumps([BASE | change for change in changes]))
+
+
+def test_its_section_is_accepted_and_its_problems_are_reported_with_those_of_the_core(library, project):
+    impolite = {"greeting": {"words": "boo"}, "runs": {"a": {"train.seed": 1}, "b": {"train.seed": 2}, "c": {"select.metric": "accurcy"}}}
+    accepted, misspelt, contradicting, both, later = examined(
+        library,
+        project,
+        {"greeting": {"words": "good morning"}},
+        {"greeting": {"wrods": "hello"}},
+        {"greeting": {}, "train": {"seed": 13}},
+        impolite,
+        {"greeting": {"words": "anybody"}},
+    )
+    assert accepted == ["default"]
+    assert misspelt[0].startswith("greeting.wrods: no such setting. Did you mean 'words'?")
+    assert contradicting == ["greeting is for the lucky, but train.seed is 13: use another."]
+    assert "greeting.words: boo is not polite. Say hello. (run a)" in both, "once, for runs that share the setting"
+    assert len(both) == 2 and any(problem.startswith("select.metric: ") or "accurcy" in problem for problem in both)
+    assert later == ["greeting: nobody answered (run default)"]
+
+
+def test_its_stage_belongs_to_a_runs_results(library, project):
+    ((results, strings),) = python(library, project, RESULTS, json.dumps(BASE | {"greeting": {}}))
+    assert "results/runs/default/greeting/manifest.json" in results
+    assert [string.partition("=")[0] for string in strings] == ["greeting.words", "code.snaketrain.extras.polite.greet"], "no declarations"
+    ((results, _),) = python(library, project, RESULTS.replace('pipeline.strings("greet_run", "default")', "[]"), json.dumps(BASE))
+    assert "results/runs/default/greeting/manifest.json" not in results
+
+
+@pytest.mark.parametrize("module", ["extras.polite.settings", "extras.polite.stages", "config.schema", "orchestration.pipeline"])
+def test_its_modules_may_be_imported_first(library, project, module):
+    program = (
+        f"import json, snaketrain.{module}; from snaketrain.config.schema import Settings; print(json.dumps([*Settings.model_fields]))"
+    )
+    assert python(library, project, program)[0][-1] == "greeting"
+
+
+def test_deleted_it_is_not_known(library, project):
+    shutil.rmtree(library / "snaketrain/extras/polite")
+    try:
+        accepted, unknown = examined(library, project, {}, {"greeting": {}})
+    finally:
+        with_extra(library)
+    assert accepted == ["default"] and unknown[0].startswith("greeting: no such section.")
+
+
+def test_its_command_is_listed(library, project):
+    program = "import json, snaketrain.cli as cli; print(json.dumps([*cli.commands()]))"
+    assert "greet" in python(library, project, program)[0]

@@ -1,0 +1,59 @@
+"""The stage that predicts the unlabelled data of `predict` with the selected model of a run."""
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Settings, Source
+from snaketrain.extras.prediction.settings import Inputs, inputs_of
+from snaketrain.orchestration.names import source_name
+from snaketrain.orchestration.own_files import code_of_run
+from snaketrain.orchestration.stage import Reads
+from snaketrain.orchestration.stages import Inference
+
+
+class PredictInputs(Inference):
+    name, folder, works_on = "predict_inputs", "runs/{}/predictions", "run with data to predict"
+    label_classes = ("Parser", "Tally", "Head", "Report")
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return [name for name, run in self.pipeline.runs.items() if inputs_of(run)]
+
+    def jobs_of(self, run: str) -> Sequence[str]:
+        return [run] if run in self.jobs else []
+
+    def inputs_to_fetch(self) -> Iterable[Source]:
+        return [inputs.source for run in self.pipeline.runs.values() for inputs in inputs_of(run).values()]
+
+    def reads(self, job: str) -> Reads:
+        inputs = inputs_of(self.settings_of(job))
+        return self.selection(job) | {name: ("fetch_input", source_name(each.source)) for name, each in inputs.items()}
+
+    def settings(self, job: str) -> list[str]:
+        inputs = sorted(generating(self.settings_of(job)).items())
+        return [string for name, each in inputs for string in strings(f"predict.{name}", each)]
+
+    def own_code(self, job: str) -> list[Path]:
+        return code_of_run(self.settings_of(job))
+
+    @property
+    def script(self) -> Path:
+        return Path(__file__).with_name("predict_inputs.py")
+
+    def fetched(self, job: str) -> list[str]:
+        """What the rule reads besides the selected model, in the order of the inputs' names."""
+        inputs = sorted(inputs_of(self.settings_of(job)).items())
+        return [self.pipeline.as_input("fetch_input", source_name(each.source)) for _, each in inputs]
+
+
+def generating(run: Settings) -> dict[str, Inputs]:
+    """The inputs, of which those that do not say how text is generated follow the evaluation."""
+    by_evaluation = {"generate": run.evaluate.generate}
+    return {
+        name: inputs.model_copy(update=by_evaluation) if inputs.generate is None and inputs.asks_for_text(run.data) else inputs
+        for name, inputs in inputs_of(run).items()
+    }
+
+
+STAGES = (PredictInputs,)
