@@ -41,7 +41,9 @@ def main() -> None:
         names, common = sampled_searches(config), {key: value for key, value in config.items() if key not in OF_RUNS}
         problems = [problem for name in names for problem in problems_of(Sampling, config["search"][name], f"search.{name}")]
         if problems or not names:
-            raise ConfigurationError(problems or ["search: has no entry with a `space` to sample from. See extras/search/README.md."])
+            raise ConfigurationError(
+                problems or ["search: has no entry with a `space` to sample from. See workflow/scripts/snaketrain/extras/search/README.md."]
+            )
         settings = examine(common)["default"]  # which the sampled runs change
         samplings = {name: Sampling.model_validate(config["search"][name]) for name in names}
         if problems := [problem for name, sampling in samplings.items() for problem in space_problems(common, name, sampling)]:

@@ -171,7 +171,7 @@ def _sampling_problems(name: str, settings: Json, sweeps: list[str]) -> Iterator
     elif name in sweeps:
         yield f"search.{name}: has a `space` to sample from, but there is a sweep of this name, too. Rename one of them."
     elif not (found := problems_of(Sampling, settings, f"search.{name}")) and not Trials.read(name).trials:
-        yield f"search.{name}: has sampled no runs yet. Start the workflow with `.venv/bin/snaketrain sample`, which samples them (extras/search/README.md)."
+        yield f"search.{name}: has sampled no runs yet. Start the workflow with `.venv/bin/snaketrain sample`, which samples them (workflow/scripts/snaketrain/extras/search/README.md)."
     else:
         yield from found
 
