@@ -12,10 +12,12 @@ import limits
 import pytest
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from snaketrain.slurm import steady_executor
+from snakemake_executor_plugin_slurm_steady import executor as steady_executor
+from snakemake_executor_plugin_slurm_steady.executor import SteadyExecutor
+from snakemake_executor_plugin_slurm_steady.left_over import Left
+from snaketrain.slurm import hooks
 from snaketrain.slurm.client import Slurm
-from snaketrain.slurm.steady_executor import SteadyExecutor
-from snaketrain.slurm.submissions import Left, LeftOver, Submission, Submissions
+from snaketrain.slurm.submissions import Submission, Submissions
 
 AWAY = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 SBATCH_AWAY = "echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2; exit 1"
@@ -49,10 +51,12 @@ def executor(monkeypatch):
         array_limit=1000, partition_config=None, efficiency_report=False, delete_logfiles_older_than=0, qos=None, reservation=None,
         keep_going=True,
     )  # fmt: skip
-    monkeypatch.setattr(steady_executor.Executor, "__init__", lambda self: None)
-    monkeypatch.setattr(SteadyExecutor, "left_over", LeftOver(Slurm(), Submissions(), lambda line: None), raising=False)
-    made = SteadyExecutor()
-    made.workflow = types.SimpleNamespace(executor_settings=settings, workdir_init=Path.cwd())
+    monkeypatch.setattr(steady_executor.Executor, "__init__", lambda self, *_: None)
+    monkeypatch.setattr(hooks, "registered", lambda: None)
+    nothing_to_do = types.SimpleNamespace(needrun_jobs=list)
+    workflow = types.SimpleNamespace(executor_settings=settings, workdir_init=Path.cwd(), dag=nothing_to_do)
+    made = SteadyExecutor(workflow, logging.getLogger("executor"))
+    made.workflow = workflow
     made.logger, made.lock, made.active_jobs, made.reported, made.wait = logging.getLogger("executor"), threading.Lock(), [], [], True
     made.status_rate_limiter = contextless()
     monkeypatch.setattr(steady_executor.Executor, "report_job_success", lambda self, job: made.reported.append((job.external_jobid, "")))
@@ -341,7 +345,7 @@ def test_the_name_that_a_job_is_submitted_with(slurm, executor, submission, monk
 
 def left(number: str, is_done: bool = False) -> Left:
     made = Submission(number, "rule_train_model", "as it is now", f"{number}.log", {"manifest.json": None}, "elsewhere", 1, 1)
-    SteadyExecutor.left_over.submissions.submitted(made)
+    Submissions().submitted(made)
     return Left(made, is_done)
 
 
