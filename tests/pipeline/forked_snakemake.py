@@ -1,4 +1,4 @@
-"""What a forked process runs for `snakemake`: with the packages of the Snakefile's folder, and not with those that the tests have imported."""
+"""What a forked process runs for `snakemake`: with the package of the Snakefile's folder, and not with the one that the tests have imported."""
 
 import sys
 
