@@ -19,9 +19,10 @@ from simulation import standard_library as virtual
 from simulation.jobs import Machines, SimulatedStep
 from simulation.programs import Programs
 from simulation.virtual_time import World, current
+from snakemake_executor_plugin_slurm_steady import executor, left_over, monitor
 from snaketrain.launch import slurm_job
 from snaketrain.runtime import journal, manifests, ownership, run_folder, stages
-from snaketrain.slurm import client, monitor, steady_executor, submissions
+from snaketrain.slurm import client, submissions
 
 logger = logging.getLogger("simulation")  # of all that Snakemake would tell
 
@@ -83,13 +84,13 @@ def simulated(world: World, programs: Programs, machines: Machines, files: SlowF
 
     time, asyncio, subprocess = virtual.VirtualTime, virtual.asyncio_with(programs), virtual.subprocess_with(programs)
     changes: list[tuple[object, str, object]] = [
-        *((module, "time", time) for module in (client, monitor, steady_executor, submissions)),
+        *((module, "time", time) for module in (client, executor, left_over, monitor, submissions)),
         *((module, "time", time) for module in (journal, manifests, ownership, run_folder, slurm_job, stages)),
         *((module, "time", time) for module in (plugin, job_status_query, job_scheduler)),
-        *((module, "threading", virtual.threading) for module in (client, steady_executor, submissions, remote, job_scheduler, journal)),
+        *((module, "threading", virtual.threading) for module in (client, executor, submissions, remote, job_scheduler, journal)),
         (job_status_query, "shlex", SimpleNamespace(split=virtual.split_words, join=shlex.join, quote=shlex.quote)),
         *((module, "subprocess", subprocess) for module in (client, plugin, job_cancellation, job_status_query, partitions, utils)),
-        *((module, "asyncio", asyncio) for module in (remote, steady_executor, job_status_query)),
+        *((module, "asyncio", asyncio) for module in (remote, executor, job_status_query)),
         (remote, "async_lock", virtual.held), (remote, "Throttler", virtual.Unlimited),
         (remote, "tempfile", SimpleNamespace(mkdtemp=lambda **_: ".snakemake")), (remote, "shutil", SimpleNamespace(rmtree=lambda *_, **__: None)),
         (plugin, "ThreadPoolExecutor", virtual.VirtualPool), (plugin, "atexit", SimpleNamespace(register=lambda _: None)),
@@ -97,7 +98,7 @@ def simulated(world: World, programs: Programs, machines: Machines, files: SlowF
         (job_scheduler, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=15)), (job_scheduler, "logger", logger),
         (job_scheduler, "print_exception", lambda error, _: logger.error(str(error))),
         (submissions, "Path", path_class(files)),
-        (steady_executor, "WAKING_SECONDS", 5.0),
+        (executor, "WAKING_SECONDS", 5.0),
         (client, "shutil", SimpleNamespace(which=lambda name: f"/usr/bin/{name}")),
         *((module, "os", OfProcess()) for module in (ownership, submissions)),
         *((module, "platform", SimpleNamespace(node=lambda: current().process.host)) for module in (ownership, submissions)),

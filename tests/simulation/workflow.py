@@ -5,20 +5,21 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
+from snakemake.exceptions import WorkflowError
 from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake_executor_plugin_slurm import ExecutorSettings
 from snakemake_interface_executor_plugins.settings import ExecMode, SharedFSUsage
 
 from simulation.cluster import IN_QUEUE, Controller
 from simulation.jobs import output_of
-from simulation.standard_library import VirtualThread, drive
+from simulation.standard_library import drive
 from simulation.virtual_time import Process, sleep
+from snakemake_executor_plugin_slurm_steady.executor import SteadyExecutor
 from snaketrain.config.schema import Compute
 from snaketrain.orchestration.launching import asked
-from snaketrain.slurm import monitor
-from snaketrain.slurm.client import Slurm, SlurmError, Work, comment
-from snaketrain.slurm.steady_executor import SteadyExecutor
-from snaketrain.slurm.submissions import LeftOver, Submissions
+from snaketrain.slurm import hooks
+from snaketrain.slurm.client import SlurmError, Work, comment
+from snaketrain.slurm.submissions import Submissions
 
 RETRIES = 2  # as in profiles/slurm
 LATENCY_WAIT = 60
@@ -91,8 +92,6 @@ class SnakemakeJob:
         waited = 0
         while not self.workflow.sees(path):
             if waited >= LATENCY_WAIT:
-                from snakemake.exceptions import WorkflowError
-
                 self.log_error(f"Missing output after {LATENCY_WAIT} seconds: {path}")
                 raise WorkflowError(f"Missing output: {path}")
             sleep(1)
@@ -128,6 +127,18 @@ class Dag:
         self._ready_jobs |= {other for other in self.jobs if self.waits_for[other] is job}
 
     async def retrieve_storage_inputs(self, **_: object) -> None: ...
+
+    def needrun(self, job: SnakemakeJob) -> bool:
+        return job not in self.done
+
+    @property
+    def dependencies(self) -> dict[SnakemakeJob, list[SnakemakeJob]]:
+        return {job: [before] if before else [] for job, before in self.waits_for.items()}
+
+    def get_job_group(self, job: SnakemakeJob) -> None: ...
+
+    def reason(self, job: SnakemakeJob) -> SimpleNamespace:
+        return SimpleNamespace(forced=False)
 
     def jobid(self, job: SnakemakeJob) -> int:
         return job.jobid
@@ -191,38 +202,31 @@ class Workflow:
         try:
             sleep(10)
             settings = self.settings()
-            self.check_cluster(settings)
-            executor = SimpleNamespace(
-                common_settings=SimpleNamespace(init_seconds_before_status_checks=20),
-                executor=type("Executor", (SimulatedExecutor,), {"left_over": self.left_over}),
-            )
+            hooks.register(hooks.Hooks(self.check, lambda job: Path(job.output[0]).exists(), self.watched))
+            executor = SimpleNamespace(common_settings=SimpleNamespace(init_seconds_before_status_checks=20), executor=SimulatedExecutor)
             self.scheduler = Scheduler(
                 self.as_snakemake(settings, executor), executor, SimpleNamespace(select_jobs=None), SimpleNamespace(greediness=1.0)
             )
             self.succeeded = bool(self.scheduler.schedule())
-        except SlurmError as error:  # as on_cluster.smk does
-            self.crashed = str(error)
-            self.note(f"cannot start: {error}")
-            return 1
         except Exception as error:
+            if isinstance(error, WorkflowError) and isinstance(error.__context__, SlurmError):
+                self.crashed = str(error)
+                self.note(f"cannot start: {error}")
+                return 1
             self.crashed = f"{type(error).__name__}: {error}"
             self.world.problem(f"the workflow ends with {self.crashed}")
             return 1
         self.note(f"ends {'well' if self.succeeded else 'with errors'}")
         return 0 if self.succeeded else 1
 
-    def check_cluster(self, settings: ExecutorSettings) -> None:
-        """As workflow/rules/on_cluster.smk does it."""
-        self.left_over = LeftOver(Slurm(), Submissions(), self.note)
-        slurm, jobs = self.left_over.slurm, self.dag.needrun_jobs()
-        if problems := monitor.refusals(slurm, jobs, settings):
-            raise ValueError("; ".join(problems))
-        self.left_over.settle(jobs, settings, lambda job: not self.dag.waits_for[job], lambda job: Path(job.output[0]).exists())
-        works = {job: str(Work.of(comment(job))) for job in jobs}
+    def check(self, refused: list[str]) -> None:
+        if refused:
+            raise ValueError("; ".join(refused))
+
+    def watched(self) -> tuple[dict[str, Compute], dict[str, Path]]:
+        works = {job: str(Work.of(comment(job))) for job in self.dag.needrun_jobs()}
         ranges = {work: self.computes[job.run] for job, work in works.items() if self.computes[job.run].counts.varies}
-        folders = {work: Path(job.output[0]).parent for job, work in works.items()}
-        watch = monitor.JobMonitor(slurm, Path("logs"), self.note, ranges, folders)
-        VirtualThread(target=watch.run).start()
+        return ranges, {work: Path(job.output[0]).parent for job, work in works.items()}
 
     @staticmethod
     def settings() -> ExecutorSettings:
@@ -237,6 +241,7 @@ class Workflow:
         given = {"_nodes": self.at_once, "_cores": sys.maxsize}
         workflow = SimpleNamespace(
             dag=self.dag, dryrun=False, touch=False, local_exec=True, subprocess_exec=False, remote_exec=False, is_main_process=True,
+            overwrite_configfiles=[], config_settings=SimpleNamespace(config_args=None),
             output_settings=SimpleNamespace(quiet=()), linemaps={}, main_snakefile="Snakefile", workdir_init=str(Path.cwd()),
             execution_settings=SimpleNamespace(keep_going=True, queue_input_wait_time=10),
             scheduling_settings=SimpleNamespace(greediness=1.0, subsample=None, max_jobs_per_timespan=None),

@@ -4,11 +4,12 @@ import asyncio
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "workflow/scripts"))
+
 import snakemake_executor_plugin_slurm
 from snakemake.cli import main
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "workflow/scripts"))
-from snaketrain.slurm import monitor, steady_executor
+from snakemake_executor_plugin_slurm_steady import executor, monitor
 
 
 async def sleep(self):
@@ -17,6 +18,6 @@ async def sleep(self):
 
 snakemake_executor_plugin_slurm.Executor.sleep = sleep
 monitor.SECONDS_BETWEEN_LOOKS = 1
-steady_executor.LONGEST_PAUSE_SECONDS = 5
+executor.LONGEST_PAUSE_SECONDS = 5
 sys.argv[0] = "snakemake"
 main()

@@ -31,6 +31,14 @@ def test_what_slurm_would_refuse_is_reported_before_any_job(workspace, compute, 
     assert "has been submitted" not in workflow.printed() and "Traceback" not in workflow.printed()
 
 
+def test_the_plugin_alone_is_refused(workspace):
+    """A profile from before ours was a plug-in of its own."""
+    workflow = Workflow(workspace, f"{TRAINING}/manifest.json", "--executor", "slurm")
+    until(lambda: workflow.process.poll() is not None, "snakemake ends")
+    assert workflow.process.returncode == 1 and "Set `executor: slurm-steady` in the profile" in workflow.printed()
+    assert "has been submitted" not in workflow.printed()
+
+
 def test_why_a_job_waits(workspace):
     """Longer than the partition allows: sbatch takes it, and it would wait for ever."""
     workflow = Workflow(configured(workspace, compute={"minutes": 500}), f"{TRAINING}/manifest.json")

@@ -34,6 +34,8 @@ GROUND = {
     "snaketrain.tasks.metric_names",
 }
 SLURM_CLIENT = {"snaketrain.slurm.client"}
+PLUGIN_OF_SLURM = "snakemake_executor_plugin_slurm"
+PLUGIN = f"{PLUGIN_OF_SLURM}_steady"
 MLFLOW = {
     "snaketrain.extras.reproduce.reproduce",
     "snaketrain.tracking.following",
@@ -96,8 +98,7 @@ def test_modules_do_not_import_each_other_in_circles():
 @pytest.mark.parametrize("name", sorted(GROUND))
 def test_what_the_snakefile_imports_is_light(name):
     found = of(name, inside_functions=False)
-    ours, plugin = {"pydantic", "pydantic_core", "yaml", "snaketrain"}, "snakemake_executor_plugin_slurm"
-    assert tops(found) <= sys.stdlib_module_names | ours | {plugin, "snakemake_interface_executor_plugins", "snakemake_interface_common"}
+    assert tops(found) <= sys.stdlib_module_names | {"pydantic", "pydantic_core", "yaml", "snaketrain"}
     assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND
 
 
@@ -163,6 +164,22 @@ def test_the_core_imports_no_extra_and_no_extra_another_one():
         own = ".".join(name.split(".")[:3]) if name in EXTRAS else None
         found = {module_of(each) for each in of(name) if each.startswith("snaketrain.extras.")}
         assert [each for each in found if not own or not f"{each}.".startswith(f"{own}.")] == [], name
+
+
+def test_snaketrain_does_not_import_the_executor():
+    """It can be deleted, and its plug-in for SLURM takes pandas, for which `snaketrain status` should not wait."""
+    assert [name for name in FILES if PLUGIN in tops(of(name)) and not name.startswith(PLUGIN)] == []
+
+
+def test_the_executor_imports_nothing_of_snaketrain_before_it_is_made():
+    """Snakemake imports it before the Snakefile tells which checkout's library is meant."""
+    assert tops(of(PLUGIN, inside_functions=False)) == {
+        "typing",
+        "snakemake_interface_common",
+        "snakemake_interface_executor_plugins",
+        PLUGIN_OF_SLURM,
+    }
+    assert f"{PLUGIN}.executor.SteadyExecutor" in of(PLUGIN)
 
 
 def test_the_slurm_client_imports_nothing_of_the_project():

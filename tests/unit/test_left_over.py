@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.slurm import client, submissions
+from snakemake_executor_plugin_slurm_steady import left_over
+from snakemake_executor_plugin_slurm_steady.left_over import LeftOver, StillFollowed
+from snakemake_executor_plugin_slurm_steady.submitting import fingerprint
+from snaketrain.slurm import client
 from snaketrain.slurm.client import Slurm
-from snaketrain.slurm.submissions import LeftOver, StillFollowed, Submission, Submissions, fingerprint, stamps
+from snaketrain.slurm.submissions import Submission, Submissions, stamps
 
 COMMENT = "rule_train_model_wildcards_small"
 
@@ -36,7 +39,7 @@ class FakeSlurm(Slurm):
 @pytest.fixture
 def job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(submissions, "fingerprint", lambda job, settings: job.fingerprint)
+    monkeypatch.setattr(left_over, "fingerprint", lambda job, settings: job.fingerprint)
     return types.SimpleNamespace(name="train_model", wildcards=["small"], output=["manifest.json"], fingerprint="now")
 
 
@@ -98,7 +101,7 @@ def test_a_job_that_is_about_to_end_is_waited_for(job, monkeypatch):
     """It was cancelled and saves, or it is requeued and continues."""
     submitted("4")
     slurm = FakeSlurm(_4="COMPLETING")
-    monkeypatch.setattr(submissions.time, "sleep", lambda seconds: slurm.states_by_number.update({"4": "PENDING"}))
+    monkeypatch.setattr(left_over.time, "sleep", lambda seconds: slurm.states_by_number.update({"4": "PENDING"}))
     found, said = settled(job, slurm)
     assert found.take(job).submission.number == "4" and slurm.cancelled == []
     assert said[0].startswith("Waiting for SLURM job 4 (train_model small)")
@@ -173,7 +176,7 @@ def test_a_job_that_does_not_end_is_reported(job, monkeypatch):
 
 
 def test_the_fingerprint_changes_with_all_that_decides_what_a_job_does(tmp_path, monkeypatch):
-    monkeypatch.setattr("snaketrain.slurm.submissions.submission", lambda job, settings: job.asks)
+    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.submitting.submission", lambda job, settings: job.asks)
     manifest = tmp_path / "manifest.json"
     manifest.write_text("1")
 

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from snakemake_executor_plugin_slurm_steady import submitting
+from snakemake_executor_plugin_slurm_steady.monitor import JobMonitor
 from snaketrain.config.schema import Compute
 from snaketrain.orchestration.pipeline import Pipeline, ranges_and_folders
-from snaketrain.slurm import client, monitor
+from snaketrain.slurm import client
 from snaketrain.slurm.client import QueuedJob, Slurm, SlurmError
-from snaketrain.slurm.monitor import JobMonitor
 
 ROW = QueuedJob("12", "PENDING", "Resources", "rule_train_model_wildcards_small", "")
 
@@ -113,8 +114,8 @@ def test_the_monitor_outlives_an_error_of_the_file_system(tmp_path, told, monkey
     (tmp_path / "file").touch()
     watch = JobMonitor(Slurm(), Path("logs/slurm"), told.append, {}, {str(ROW.work): tmp_path / "file"})
     states = iter(["RUNNING", "PENDING", "PENDING", "FAILED"])
-    monkeypatch.setattr("snaketrain.slurm.monitor.jobs_here", lambda slurm: [replace(ROW, state=next(states))])
-    monkeypatch.setattr("snaketrain.slurm.monitor.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.monitor.jobs_here", lambda slurm: [replace(ROW, state=next(states))])
+    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.monitor.time.sleep", lambda seconds: None)
     with pytest.raises((StopIteration, RuntimeError)):
         watch.run()
     assert "ended as FAILED" in told[-1]
@@ -208,13 +209,13 @@ def test_what_slurm_would_refuse_is_reported_once_with_a_remedy(monkeypatch, err
         return subprocess.CompletedProcess(command, 1, "", error)
 
     monkeypatch.setattr(Slurm, "_run", run)
-    monkeypatch.setattr(monitor, "submission", lambda job, settings: f"sbatch --test-only --comment x {job.asks} --wrap true")
-    monkeypatch.setattr(monitor, "comment", lambda job: job.comment)
+    monkeypatch.setattr(submitting, "submission", lambda job, settings: f"sbatch --test-only --comment x {job.asks} --wrap true")
+    monkeypatch.setattr(submitting, "comment", lambda job: job.comment)
     jobs = [
         type("Job", (), {"asks": asks, "comment": f"rule_train_model_wildcards_{name}"})
         for name, asks in (("a", "-p x"), ("b", "-p x"), ("c", "-p y"))
     ]
-    found = monitor.refusals(Slurm(), jobs, SimpleNamespace(array_jobs=None))
+    found = submitting.refusals(Slurm(), jobs, SimpleNamespace(array_jobs=None))
     assert asked == [f"exec sbatch --test-only --comment x -p {partition} --wrap true" for partition in ("x", "y")]
     assert len(found) == (2 if advice else 0)
     assert all(advice in line and "\n" not in line for line in found)
@@ -222,8 +223,8 @@ def test_what_slurm_would_refuse_is_reported_once_with_a_remedy(monkeypatch, err
 
 
 def test_job_arrays_are_refused():
-    (found,) = monitor.refusals(Slurm(), [], SimpleNamespace(array_jobs="train_model"))
-    assert found.startswith("slurm-array-jobs: ") and "Remove the option" in found
+    (found,) = submitting.refusals(Slurm(), [], SimpleNamespace(array_jobs="train_model"))
+    assert found.startswith("slurm-steady-array-jobs: ") and "Remove the option" in found
 
 
 def test_the_monitor_knows_all_jobs():

@@ -2,7 +2,7 @@
 
 import os
 
-from snaketrain.slurm.steady_executor import keep_slurm_conf
+from snaketrain.slurm.client import keep_slurm_conf
 
 
 def test_slurm_conf_reaches_the_shell_of_a_job(monkeypatch):

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from snakemake_executor_plugin_slurm_steady.monitor import failure
 from snaketrain.runtime.processes import OUT_OF_MEMORY
 from snaketrain.slurm.client import Slurm, SlurmError
-from snaketrain.slurm.monitor import failure
 
 STARTED = "job 7: 2 processes on each of n1, n2\n"
 KILL = "the kernel killed 1 process of this job on n2 for memory (limit 4000 MB, peak 3998 MB)"

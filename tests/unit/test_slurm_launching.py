@@ -13,6 +13,8 @@ import yaml
 from pydantic import ValidationError
 from snakemake_interface_executor_plugins.utils import format_cli_value
 
+from snakemake_executor_plugin_slurm_steady.monitor import failure
+from snakemake_executor_plugin_slurm_steady.submitting import misquoted, submission
 from snaketrain.config.schema import Compute, Settings
 from snaketrain.config.sizes import NodeCounts
 from snaketrain.launch import slurm_job
@@ -22,8 +24,6 @@ from snaketrain.launch.workers import Ending, Restarts
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.strategy_declarations import evaluation_compute
 from snaketrain.slurm.client import NODES_TO_EXCLUDE, Allocation, Slurm, SlurmError, moment_of
-from snaketrain.slurm.monitor import failure
-from snaketrain.slurm.submissions import submission
 
 
 def words(compute: Compute, in_slurm_job: bool = False) -> list[str]:
@@ -199,7 +199,7 @@ def test_other_options_are_not_refused(sbatch):
 @pytest.mark.parametrize("given", ["my $(touch x) `y`", "train={seed: 1}", 'data={"name": "x"}', "notes='two words'", "ü", Path("it's")])
 def test_arguments_that_jobs_receive_literally(given):
     """The text that the plugin puts into a job's script."""
-    assert launching.misquoted([given], in_double_quotes=False) == []
+    assert misquoted([given], in_double_quotes=False) == []
     assert shlex.split(format_cli_value(given, quote=True)) == [str(given)]
 
 
@@ -207,20 +207,20 @@ def test_arguments_that_jobs_receive_literally(given):
     "given", ["it's $(touch x)", "'a'$(touch x)'b'", '"$(touch x)"', "a\\b", "two\nlines", "it's `x`", """both ' and \\" """]
 )
 def test_arguments_that_a_job_would_misread_are_refused(given):
-    (problem,) = launching.misquoted([given], in_double_quotes=False)
+    (problem,) = misquoted([given], in_double_quotes=False)
     assert problem.startswith(repr(given)) and "Snakemake cannot pass it to a job" in problem
 
 
 @pytest.mark.parametrize("given", ["$(touch x)", "`x`", "$HOME", Path("a b $(touch x)")])
 def test_where_the_command_is_an_argument_of_sbatch_its_shell_would_execute_it(given):
-    (problem,) = launching.misquoted([given], in_double_quotes=True)
-    assert "slurm-pass-command-as-script: true" in problem
-    assert launching.misquoted([given], in_double_quotes=False) == []
+    (problem,) = misquoted([given], in_double_quotes=True)
+    assert "slurm-steady-pass-command-as-script: true" in problem
+    assert misquoted([given], in_double_quotes=False) == []
 
 
 def test_the_profile_hands_over_a_script():
     profile = yaml.safe_load((Path(__file__).parents[2] / "profiles/slurm/config.yaml").read_text())
-    assert profile["slurm-pass-command-as-script"] is True
+    assert profile["slurm-steady-pass-command-as-script"] is True
 
 
 # --- inside of a job
@@ -534,12 +534,12 @@ def test_a_node_that_dies_after_its_report_is_probed_as_well():
 @pytest.mark.parametrize(
     ("compute", "strategy", "executor", "gres", "told"),
     [
-        ({"device": "cuda"}, "auto", "slurm", None, "compute.device: is cuda, which needs GPUs, but compute.gpus is 0"),
-        ({"device": "cuda", "gpus": 1}, "auto", "slurm", "gpu:1", None),
-        ({"device": "cuda", "sbatch": "--gpus-per-node=2"}, "auto", "slurm", None, None),
-        ({"device": "cuda", "sbatch": "--exclusive"}, "auto", "slurm", None, None),
-        ({}, "fairscale_fsdp", "slurm", None, "train.strategy: `fairscale_fsdp` needs GPUs, but compute.gpus is 0"),
-        ({}, "ddp", "slurm", None, None),
+        ({"device": "cuda"}, "auto", "slurm-steady", None, "compute.device: is cuda, which needs GPUs, but compute.gpus is 0"),
+        ({"device": "cuda", "gpus": 1}, "auto", "slurm-steady", "gpu:1", None),
+        ({"device": "cuda", "sbatch": "--gpus-per-node=2"}, "auto", "slurm-steady", None, None),
+        ({"device": "cuda", "sbatch": "--exclusive"}, "auto", "slurm-steady", None, None),
+        ({}, "fairscale_fsdp", "slurm-steady", None, "train.strategy: `fairscale_fsdp` needs GPUs, but compute.gpus is 0"),
+        ({}, "ddp", "slurm-steady", None, None),
         ({"device": "cuda"}, "auto", "local", None, "compute.device: is cuda, which needs GPUs, but this machine has none"),
         ({"device": "cuda"}, "auto", "cluster-generic", None, None),
         ({"gpus": 1}, "auto", "local", None, "compute.gpus: is 1, which needs GPUs, but this machine has none"),
@@ -556,4 +556,4 @@ def test_an_evaluation_without_gpus_is_not_refused_for_those_of_its_training():
     compute = {"gpus": 2, "processes": 2, "evaluation": {"gpus": 0}}
     size = evaluation_compute(Settings.model_validate({"data": {"train": {"use": "a.B"}}, "compute": compute}))
     gres = launching.asked(size, saves=False)["gres"]
-    assert gres is None and launching.without_gpus("ddp", size, "slurm", gres) is None
+    assert gres is None and launching.without_gpus("ddp", size, "slurm-steady", gres) is None

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 import types
@@ -10,13 +12,17 @@ from pathlib import Path
 
 import limits
 import pytest
+from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from snaketrain.slurm import steady_executor
+from snakemake_executor_plugin_slurm_steady import executor as steady_executor
+from snakemake_executor_plugin_slurm_steady.executor import SteadyExecutor
+from snakemake_executor_plugin_slurm_steady.left_over import Left
+from snaketrain.slurm import hooks
 from snaketrain.slurm.client import Slurm
-from snaketrain.slurm.steady_executor import SteadyExecutor
-from snaketrain.slurm.submissions import Left, LeftOver, Submission, Submissions
+from snaketrain.slurm.submissions import Submission, Submissions
 
+SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 AWAY = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 SBATCH_AWAY = "echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 ONE_OF_ANOTHER_FOLDER = """case "$*" in
@@ -57,10 +63,12 @@ def executor(monkeypatch):
         array_limit=1000, partition_config=None, efficiency_report=False, delete_logfiles_older_than=0, qos=None, reservation=None,
         keep_going=True,
     )  # fmt: skip
-    monkeypatch.setattr(steady_executor.Executor, "__init__", lambda self: None)
-    monkeypatch.setattr(SteadyExecutor, "left_over", LeftOver(Slurm(), Submissions(), lambda line: None), raising=False)
-    made = SteadyExecutor()
-    made.workflow = types.SimpleNamespace(executor_settings=settings, workdir_init=Path.cwd())
+    monkeypatch.setattr(steady_executor.Executor, "__init__", lambda self, *_: None)
+    monkeypatch.setattr(hooks, "registered", lambda: None)
+    nothing_to_do = types.SimpleNamespace(needrun_jobs=list)
+    workflow = types.SimpleNamespace(executor_settings=settings, workdir_init=Path.cwd(), dag=nothing_to_do)
+    made = SteadyExecutor(workflow, logging.getLogger("executor"))
+    made.workflow = workflow
     made.logger, made.lock, made.active_jobs, made.reported, made.wait = logging.getLogger("executor"), threading.Lock(), [], [], True
     made.status_rate_limiter = contextless()
     monkeypatch.setattr(steady_executor.Executor, "report_job_success", lambda self, job: made.reported.append((job.external_jobid, "")))
@@ -319,6 +327,84 @@ def test_ctrl_c_ends_submissions_that_wait(slurm, executor, submission, monkeypa
     assert executor.active_jobs == executor.reported == []
 
 
+# --- before the first job
+
+
+class Job(types.SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+@pytest.fixture
+def workflow(slurm, executor, tmp_path, monkeypatch):
+    """One of a job that would be submitted as what is in the queue as job 4; what the hooks are asked is in `checked`."""
+    job = Job(name="train_model", wildcards=["small"], is_local=False, is_group=lambda: False, output=[])
+    made = Submission("4", "rule_train_model_wildcards_small", "as it is now", "4.log", {}, "elsewhere", 1, 1)
+    Submissions().submitted(made)
+    Submissions().file.write_text(Submissions().file.read_text().replace(f", {os.getpid()}, ", ", 0, "))
+    slurm(
+        squeue=f"if [ -e {tmp_path}/cancelled ]; then true; else echo '4|RUNNING|None|{made.comment}|n1|{tmp_path}'; fi",
+        sbatch="echo 'allocation failure: Invalid partition name specified' >&2; exit 1",
+    )
+    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.submitting.submission", lambda job, settings: "sbatch")
+    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.left_over.fingerprint", lambda job, settings: "as it is now")
+    executor.checked = []
+    executor.hooks = hooks.Hooks(executor.checked.append, lambda job: False, lambda: ({}, {}))
+    executor.workflow.executor_settings.logdir = "logs/slurm"
+    before = Job(name="prepare_data")
+    return types.SimpleNamespace(
+        executor_settings=executor.workflow.executor_settings, main_snakefile="Snakefile", overwrite_configfiles=["my.yaml"],
+        config_settings=types.SimpleNamespace(config_args=None), before=before, job=job,
+        dag=types.SimpleNamespace(
+            needrun_jobs=lambda: [job], get_job_group=lambda job: None, needrun=lambda job: False, dependencies={job: [before]},
+            reason=lambda job: types.SimpleNamespace(forced=False),
+        ),
+    )  # fmt: skip
+
+
+def test_what_slurm_would_refuse_is_handed_to_the_check(executor, workflow):
+    executor.begin(workflow)
+    ((refused,),) = executor.checked
+    assert refused.startswith("train_model small: SLURM would refuse it: Invalid partition")
+    assert executor.left_over.kept["rule_train_model_wildcards_small"].submission.number == "4"
+    assert oct(Path("logs").stat().st_mode & 0o777) == oct(Path("logs/slurm").stat().st_mode & 0o777) == "0o750"
+
+
+def test_no_job_is_ended_where_the_check_fails(executor, workflow, tmp_path):
+    def refuse(refused):
+        raise ValueError(refused)
+
+    executor.hooks = hooks.Hooks(refuse, lambda job: False, lambda: ({}, {}))
+    with pytest.raises(ValueError, match="SLURM would refuse it"):
+        executor.begin(workflow)
+    assert executor.left_over.kept == {} and not (tmp_path / "cancelled").exists()
+
+
+def test_a_job_whose_input_is_made_again_is_ended(executor, workflow, tmp_path):
+    workflow.dag.needrun = lambda job: job is workflow.before
+    executor.begin(workflow)
+    assert executor.left_over.kept == {} and (tmp_path / "cancelled").read_text() == "4\n"
+
+
+def test_silence_of_slurm_is_a_plain_error(slurm, executor, workflow):
+    slurm(squeue=AWAY)
+    with pytest.raises(WorkflowError, match="Unable to contact slurm controller"):
+        executor.begin(workflow)
+
+
+def test_without_the_plugin_for_slurm_only_this_executor_is_missing():
+    """Snakemake imports it for every executor."""
+    code = (
+        "import sys; sys.modules['snakemake_executor_plugin_slurm'] = None\n"
+        "import snakemake_executor_plugin_slurm_steady as ours\n"
+        "from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry\n"
+        "ExecutorPluginRegistry.collect_plugins = lambda self: setattr(self, 'plugins', {})\n"
+        "ExecutorPluginRegistry().register_plugin(ours.__name__, ours)\n"
+        "ExecutorPluginRegistry().get_plugin('slurm-steady').executor(None, None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=SCRIPTS)
+    assert "WorkflowError: executor: slurm-steady needs snakemake-executor-plugin-slurm, which is not installed" in done.stderr
+
+
 # --- names
 
 
@@ -349,7 +435,7 @@ def test_the_name_that_a_job_is_submitted_with(slurm, executor, submission, monk
 
 def left(number: str, is_done: bool = False) -> Left:
     made = Submission(number, "rule_train_model", "as it is now", f"{number}.log", {"manifest.json": None}, "elsewhere", 1, 1)
-    SteadyExecutor.left_over.submissions.submitted(made)
+    Submissions().submitted(made)
     return Left(made, is_done)
 
 

@@ -156,7 +156,7 @@ def test_declarations_are_read_without_torch(own):
 
 
 def test_a_job_without_gpus_is_not_submitted_for_a_strategy_that_needs_them(own):
-    assert "needs GPUs, but compute.gpus is 0" in launching.without_gpus(f"{own}:OnGpus", Compute(), "slurm", None)
+    assert "needs GPUs, but compute.gpus is 0" in launching.without_gpus(f"{own}:OnGpus", Compute(), "slurm-steady", None)
 
 
 @pytest.mark.parametrize("use", ["fairscale_fsdp", "{own}:OnGpus"])

@@ -11,7 +11,8 @@ FOLLOWER = FollowerProcess(Path("results"), pipeline.tracking)
 
 onstart:
     make_private_folder("logs")
-    check_cluster()
+    if workflow.executor_plugin.name != launching.SLURM:  # that executor has had it done already
+        check_jobs()
     remove_unused()
     note_reasons(workflow.dag.needrun_jobs(), workflow.dag.reason, Path("results"))
     FOLLOWER.start()

@@ -4,7 +4,7 @@ import glob
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
@@ -18,6 +18,11 @@ from snaketrain.runtime.ranks import BIND, SETUP_FAILED
 
 PROJECT = Path(__file__).resolve().parents[4]
 TOOLS = PROJECT / "workflow/scripts/tools"
+SLURM = "slurm-steady"  # Snakemake's executor in profiles/slurm
+OF_PLUGIN = (
+    "executor: slurm is Snakemake's plug-in alone, which loses jobs when SLURM does not answer or snakemake is killed. Set `executor: slurm-steady` "
+    "in the profile, with `slurm-steady-` for `slurm-` in the names of its settings, as in profiles/slurm."
+)
 # The user's text is an argument, so that no quote in it ends ours; an `exit` in it must not end the job successfully
 RUN_SETUP = """
 trap 'code=$?; echo "compute.setup: exit status $code on $(uname -n)${failed:+, of \\`$failed\\`}; the job ends." >&2; exit SETUP_FAILED' EXIT
@@ -166,7 +171,7 @@ def without_gpus(strategy: str, compute: Compute, executor: str, gres: str | Non
     needs = f"train.strategy: `{strategy}`" if "cpu" not in strategy_info(strategy).devices else None
     if compute.required_device == "cuda":
         needs = "compute.device: is cuda, which" if compute.device == "cuda" else f"compute.gpus: is {compute.gpus}, which"
-    if needs and executor == "slurm" and not any(words in f"{gres} {compute.sbatch}" for words in ("gpu", "--exclusive")):
+    if needs and executor == SLURM and not any(words in f"{gres} {compute.sbatch}" for words in ("gpu", "--exclusive")):
         return (
             f"{needs} needs GPUs, but compute.gpus is 0, so SLURM would allocate none. Set compute.gpus: {compute.processes}, one for "
             "each of compute.processes; or, for whole nodes with all their GPUs, compute.sbatch: --exclusive and compute.device: cuda."
@@ -176,35 +181,21 @@ def without_gpus(strategy: str, compute: Compute, executor: str, gres: str | Non
     return None
 
 
+def unable(run: str, strategy: str, compute: Compute, executor: str, gres: str | None) -> Iterator[str]:
+    """Why a training or an evaluation cannot run, as far as is known before the first job."""
+    if executor != SLURM and (problem := out_of_reach(compute)):
+        yield problem
+    if problem := without_gpus(strategy, compute, executor, gres):
+        yield f"{problem} (run {run})"
+    yield from surroundings_problems(compute, executor == SLURM)
+
+
 def check_folder(folder: str) -> None:
     """Snakemake would read braces in the path of its lock as wildcards."""
     if set(folder) & set("{}"):
         raise ConfigurationError(
             [f"{folder}: Snakemake cannot work in a folder with braces in its path. Rename it, or work in another one."]
         )
-
-
-def misquoted(handed: Iterable[object], in_double_quotes: bool) -> list[str]:
-    """Errors for arguments that a cluster job would receive changed: Snakemake quotes paths and `--config` as Python does, not for a shell.
-
-    `in_double_quotes`: the whole command is in double quotes as well, in which a shell executes `$(...)`.
-    """
-    from snakemake_interface_executor_plugins.utils import format_cli_value
-
-    found = []
-    for given in handed:
-        text, quoted = str(given), format_cli_value(given, quote=True)
-        single, double = quoted == f"'{text}'" and "'" not in text, quoted == f'"{text}"' and not set(text) & set('$`\\"')
-        if not (single or double or isinstance(given, Path)):
-            found.append(
-                f"{text!r}: Snakemake cannot pass it to a job unchanged, because of its quotes, backslashes or line breaks. Remove them."
-            )
-        elif in_double_quotes and set(text) & set("$`\\"):
-            found.append(
-                f"{text!r}: the shell that submits jobs would execute it. Set `slurm-pass-command-as-script: true` in the profile, "
-                "as profiles/slurm does."
-            )
-    return found
 
 
 def threads_of(computes: dict[str, Compute]) -> object:

@@ -324,6 +324,19 @@ class Slurm:
             raise SlurmError(f"{program} did not answer within {TIMEOUT_SECONDS} seconds") from None
 
 
+# --- Where SLURM's programs find their configuration. Snakemake's plugin removes all variables of SLURM from the shell of a job, SLURM_CONF included.
+
+KEPT = "SNAKETRAIN_SLURM_CONF"
+
+
+def keep_slurm_conf() -> None:
+    """In each process that parses the Snakefile, from the login node down to the shell of a job."""
+    if "SLURM_CONF" in os.environ:
+        os.environ[KEPT] = os.environ["SLURM_CONF"]
+    elif KEPT in os.environ:
+        os.environ["SLURM_CONF"] = os.environ[KEPT]
+
+
 # --- The jobs that workflows in this folder have submitted: how they are named, and how they are told from others.
 
 NAME_LENGTH = 60  # hundreds of names are one argument of squeue

@@ -74,9 +74,9 @@ SBATCH_SETTINGS = {
     **dict.fromkeys(("--time", "-t"), "compute.minutes"),
     **dict.fromkeys(("--partition", "-p"), "compute.partition"),
     **dict.fromkeys(("--signal",), "compute.save_before_limit_seconds"),
-    **dict.fromkeys(("--output", "-o", "--error", "-e"), "slurm-logdir of the profile"),
+    **dict.fromkeys(("--output", "-o", "--error", "-e"), "slurm-steady-logdir of the profile"),
     **dict.fromkeys(("--clusters", "-M"), "slurm_cluster of the profile"),
-    **dict.fromkeys(("--requeue", "--no-requeue"), "slurm-requeue of the profile"),
+    **dict.fromkeys(("--requeue", "--no-requeue"), "slurm-steady-requeue of the profile"),
 }
 SBATCH_UNFIT = {
     **dict.fromkeys(("--array", "-a"), "each task of an array would be the whole stage: use a sweep for several trainings"),

@@ -7,25 +7,39 @@ resubmits jobs that somebody has cancelled, and submits once more what a killed 
 
 import asyncio
 import contextlib
-import os
 import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snakemake_executor_plugin_slurm import Executor
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
-from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from snaketrain.slurm.client import ENDED_STATES, OUTAGE, SlurmError, Work, comment, job_name, jobs_here, wait_for_end
-from snaketrain.slurm.monitor import failure
-from snaketrain.slurm.submissions import Left, LeftOver, Stamp, Submission, fingerprint, stamps
+from snakemake_executor_plugin_slurm_steady.left_over import Left, LeftOver, StillFollowed
+from snakemake_executor_plugin_slurm_steady.monitor import JobMonitor, failure
+from snakemake_executor_plugin_slurm_steady.submitting import (
+    fingerprint,
+    is_done,
+    misquoted,
+    passed_to_jobs,
+    reads_what_is_there,
+    refusals,
+    to_submit,
+)
+from snaketrain.runtime.manifests import make_private_folder
+from snaketrain.slurm import hooks
+from snaketrain.slurm.client import ENDED_STATES, OUTAGE, Slurm, SlurmError, Work, comment, job_name, jobs_here, wait_for_end
+from snaketrain.slurm.submissions import Stamp, Submission, Submissions, stamps
 
 if TYPE_CHECKING:
+    import logging
+
     from snakemake.jobs import Job
+    from snakemake.workflow import Workflow
 
 LIMIT = re.compile("MaxSubmitJob|GrpSubmitJob|accounting/QOS policy", re.IGNORECASE)
 UNKNOWN = "Unable to contact slurm controller: it is not known whether an earlier submission was accepted"
@@ -38,10 +52,9 @@ NOT_REQUEUED = ("PREEMPTED", "NODE_FAIL")  # final states, where partition or si
 
 
 class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
-    left_over: LeftOver  # given to the class, since Snakemake makes the instance
-
-    def __init__(self, *arguments: object) -> None:
-        self.slurm, self.submissions = self.left_over.slurm, self.left_over.submissions
+    def __init__(self, workflow: "Workflow", logger: "logging.Logger") -> None:
+        self.slurm, self.submissions, self.hooks = Slurm(), Submissions(), hooks.registered()
+        self.left_over = LeftOver(self.slurm, self.submissions, logger.info)
         self.following: dict[str, SubmittedJobInfo] = {}  # by number: submitted or adopted, and not known to have ended
         self.names: set[str] = set()  # of all jobs that were followed
         self.unconfirmed: set[str] = set()  # comments of jobs that SLURM may have taken although it did not say so
@@ -51,7 +64,24 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         self.outputs_before: dict[str, dict[str, Stamp]] = {}  # of each job, when it was submitted
         self.looks_lost: dict[str, int] = {}  # how often in a row a job was not in the queue
         self.silent_since: float | None = None  # SLURM does not answer
-        super().__init__(*arguments)  # last: it starts the thread that queries states
+        super().__init__(workflow, logger)  # after all these: it starts the thread that queries states
+        if any(True for _ in workflow.dag.needrun_jobs()):
+            self.begin(workflow)
+
+    def begin(self, workflow: "Workflow") -> None:
+        """Before the first job: refuse what cannot run, adopt or end what a killed workflow has left, and watch the jobs from now on."""
+        dag, settings = workflow.dag, workflow.executor_settings
+        submitted, logs = to_submit(dag), Path(settings.logdir or ".snakemake/slurm_logs")
+        try:
+            refused = misquoted(passed_to_jobs(workflow), not settings.pass_command_as_script) or refusals(self.slurm, submitted, settings)
+            self.hooks.check(refused)
+            self.left_over.settle(submitted, settings, partial(reads_what_is_there, dag), partial(is_done, dag, self.hooks.is_done))
+        except (SlurmError, StillFollowed) as error:
+            raise WorkflowError(str(error)) from None
+        for folder in (logs.parent, logs):
+            make_private_folder(folder)
+        monitor = JobMonitor(self.slurm, logs, self.logger.info, *self.hooks.watched())
+        threading.Thread(target=monitor.run, daemon=True).start()
 
     @property
     def run_uuid(self) -> str:
@@ -295,24 +325,3 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
             )
             return False
         return True
-
-
-def use_steady_executor(left_over: LeftOver) -> None:
-    """Have Snakemake create our executor instead of the plugin's. Call it before Snakemake creates one."""
-    registry = ExecutorPluginRegistry()
-    if registry.is_installed("slurm"):
-        SteadyExecutor.left_over = left_over
-        registry.get_plugin("slurm").executor = SteadyExecutor
-
-
-# --- Where SLURM's programs find their configuration. Snakemake's plugin removes all variables of SLURM from the shell of a job, SLURM_CONF included.
-
-KEPT = "SNAKETRAIN_SLURM_CONF"
-
-
-def keep_slurm_conf() -> None:
-    """In each process that parses the Snakefile, from the login node down to the shell of a job."""
-    if "SLURM_CONF" in os.environ:
-        os.environ[KEPT] = os.environ["SLURM_CONF"]
-    elif KEPT in os.environ:
-        os.environ["SLURM_CONF"] = os.environ[KEPT]

@@ -1,62 +1,17 @@
-"""Why SLURM would refuse a job, lets it wait, requeued or ended it, and what to do. Snakemake only says that a job failed."""
+"""Why SLURM lets a job wait, requeued or ended it, and what to do. Snakemake only says that a job failed."""
 
 import contextlib
 import json
 import os
 import re
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Compute
 from snaketrain.runtime.processes import OUT_OF_MEMORY
-from snaketrain.slurm.client import ENDED_STATES, NODES_TO_EXCLUDE, QueuedJob, Slurm, SlurmError, Work, comment, jobs_here
-from snaketrain.slurm.submissions import submission
-
-if TYPE_CHECKING:
-    from snakemake.jobs import Job
-    from snakemake_executor_plugin_slurm import ExecutorSettings
-
-# --- What SLURM would refuse, asked before the first job is submitted.
-
-REFUSED = {
-    "account": "set slurm_account in the profile; `sacctmgr show associations user=$USER` lists the accounts",
-    "partition": "set compute.partition, or slurm_partition in the profile; `sinfo --summarize` lists the partitions",
-    "node configuration": "no node in the partition has that much: lower compute.memory_mb, compute.threads or compute.gpus (each is for one node), or "
-    "compute.nodes; `sinfo --Node --long` shows what there is",
-    "Memory": "lower compute.memory_mb, which is for one node, or mem_mb in the profile",
-    "gres": "lower compute.gpus, which is for one node; `sinfo --format '%P %G'` shows where there are any",
-    "feature": "correct compute.sbatch; `sinfo --format '%P %f'` lists the features",
-    "qos": "correct compute.sbatch, or slurm-qos in the profile",
-    "time limit": "lower compute.minutes, or runtime in the profile: a longer training saves, is requeued and resumes",
-}
-TEMPORARY = ("busy", "not available (down", "Unable to contact", "Socket timed out", "temporarily")
-
-
-def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings") -> list[str]:
-    """What SLURM would never accept. Jobs with the same request are checked once."""
-    asked: dict[str, str] = {}
-    for job in jobs:
-        asked.setdefault(submission(job, settings), str(Work.of(comment(job))))
-    found = []
-    if settings.array_jobs:
-        found.append(
-            "slurm-array-jobs: every task of an array would run the first job's command. Remove the option from the profile or command line."
-        )
-    for command, name in asked.items():
-        try:
-            error = slurm.refusal(command)
-        except SlurmError:  # no answer is not a refusal
-            continue
-        if error and not any(words in error for words in TEMPORARY):
-            advice = next((advice for words, advice in REFUSED.items() if words.lower() in error.lower()), "correct the profile")
-            options = command.partition("--comment x")[2].removesuffix("--wrap true").strip()
-            found.append(f"{name}: SLURM would refuse it: {error}. Remedy: {advice}. Asked for: {options}")
-    return found
-
+from snaketrain.slurm.client import ENDED_STATES, NODES_TO_EXCLUDE, QueuedJob, Slurm, SlurmError, jobs_here
 
 # --- Why a job failed, where its state and its log give it away. What would fail again is not retried.
 
@@ -174,7 +129,7 @@ ENDED = {
 }
 
 
-class JobMonitor(threading.Thread):
+class JobMonitor:
     """Looks at the jobs now and then. A failure here never disturbs the workflow."""
 
     def __init__(
@@ -184,7 +139,6 @@ class JobMonitor(threading.Thread):
 
         `ranges`: the settings of what runs on a range of nodes, or with a spare; `folders`: of what trains, evaluates or predicts.
         """
-        super().__init__(daemon=True)
         self.slurm, self.logs, self.report, self.ranges = slurm, logs, report, ranges
         self.folders = folders or {}
         self.before: dict[str, QueuedJob] = {}

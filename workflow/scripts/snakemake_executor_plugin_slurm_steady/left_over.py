@@ -1,0 +1,103 @@
+"""What a killed workflow left behind: jobs that are what would be submitted are adopted; the others save and end before new ones start."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from snakemake_executor_plugin_slurm_steady.submitting import fingerprint
+from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, QueuedJob, Slurm, Work, comment, jobs_here, wait_for_end
+from snaketrain.slurm.submissions import Submission, Submissions
+
+if TYPE_CHECKING:
+    from snakemake.jobs import Job
+    from snakemake_executor_plugin_slurm import ExecutorSettings
+
+ALIVE_STATES = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED")  # in another, a job is about to end or to be requeued
+
+
+class StillFollowed(Exception):
+    """Another workflow, which is alive, follows the job."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """A job that need not be submitted."""
+
+    submission: Submission
+    is_done: bool
+
+
+class LeftOver:
+    def __init__(self, slurm: Slurm, submissions: Submissions, report: Callable[[str], None]):
+        self.slurm, self.submissions, self.report = slurm, submissions, report
+        self.kept: dict[str, Left] = {}  # by comment
+
+    def take(self, job: "Job") -> Left | None:
+        """What is left of this job, once: a job that is tried again is submitted."""
+        return self.kept.pop(comment(job), None)
+
+    def settle(
+        self,
+        jobs: Iterable["Job"],
+        settings: "ExecutorSettings",
+        is_ready: Callable[["Job"], bool],
+        is_done: Callable[["Job"], bool],
+    ) -> None:
+        """Before the first submission. `is_ready`: nothing that the job reads will be made again; `is_done`: its results are those that it would make."""
+        wanted, earlier = {comment(job): job for job in jobs}, self.submissions.latest()
+        queued = self._settled_in_queue(set().union(*(Work.of(name).results for name in wanted)))
+        self._refuse_if_followed(queued, earlier)
+        to_end = []
+        for row in queued:
+            job, made = wanted.get(row.comment), earlier.get(row.comment)
+            if job and made and made.number == row.number and is_ready(job) and fingerprint(job, settings) == made.fingerprint:
+                self.kept[row.comment] = Left(made, is_done=False)
+                self.report(
+                    f"{row} was left by an earlier workflow in this folder and is what would be submitted now: it is adopted. Log: {made.log}"
+                )
+            else:
+                to_end.append(row)
+        for name, job in wanted.items():
+            made = earlier.get(name)
+            if made and not made.state and all(row.comment != name for row in queued) and is_ready(job) and is_done(job):
+                self.kept[name] = Left(made, is_done=True)
+        self._end(to_end)
+
+    def _settled_in_queue(self, results: set[tuple[str, str]]) -> list[QueuedJob]:
+        """The jobs that write these results, once none of them is about to end, or to be queued again."""
+        end, reported = time.monotonic() + ENDING_SECONDS, False
+        while True:
+            queued = [row for row in jobs_here(self.slurm) if row.state not in ENDED_STATES]
+            found = [row for row in queued if row.work.results & results]
+            if not (ending := [row for row in found if row.state not in ALIVE_STATES]) or time.monotonic() >= end:
+                break
+            if not reported:
+                self.report(f"Waiting for {', '.join(map(str, ending))}, left by an earlier workflow in this folder, to end.")
+                reported = True
+            time.sleep(1)
+        if unneeded := [row for row in queued if row not in found and row.state in ALIVE_STATES]:  # of runs that were removed, for example
+            self.report(
+                f"{', '.join(map(str, unneeded))}: left by an earlier workflow in this folder, and not among the jobs to do now. Not ended; to "
+                f"end what is not wanted any more: scancel {' '.join(row.number for row in unneeded)}"
+            )
+        return found
+
+    def _refuse_if_followed(self, queued: list[QueuedJob], earlier: dict[str, Submission]) -> None:
+        for row in queued:
+            made = earlier.get(row.comment)
+            if made and made.number == row.number and made.is_followed and not made.is_ours:
+                raise StillFollowed(
+                    f"{row}: snakemake (process {made.pid}) still follows it in this folder. End that one first (Ctrl-C, or kill {made.pid}), "
+                    "or let it finish."
+                )
+
+    def _end(self, rows: list[QueuedJob]) -> None:
+        if not rows:
+            return
+        self.report(
+            f"{', '.join(map(str, rows))}: left by an earlier workflow in this folder with other settings, resources, code or inputs than now. "
+            "Cancelling; a training saves, and resumes in a new job."
+        )
+        self.slurm.cancel(*(row.number for row in rows))
+        wait_for_end(self.slurm, {row.number: str(row.work) for row in rows}, self.report)
