@@ -15,6 +15,7 @@ FILES = {
     for path in SCRIPTS.rglob("*.py")
     if path.parent.name != "tests"  # of an extra
 }
+OURS = {"snaketrain", "snakemake_logger_plugin_snaketrain"}
 EXTRAS = sorted(name for name in FILES if name.startswith("snaketrain.extras."))
 GROUND_PACKAGES = ("config", "orchestration", "runtime", "slurm", "labels")  # and all below them
 GROUND = {
@@ -31,6 +32,7 @@ GROUND = {
     *(f"snaketrain.data.{name}" for name in ("cells", "tables", "formats", "reading", "fetching", "locations")),
     "snaketrain.tasks",
     "snaketrain.tasks.metric_names",
+    *(name for name in FILES if name.startswith("snakemake_logger_plugin_snaketrain")),
 }
 SLURM_CLIENT = {"snaketrain.slurm.client"}
 MLFLOW = {
@@ -82,9 +84,10 @@ def test_modules_do_not_import_each_other_in_circles():
 @pytest.mark.parametrize("name", sorted(GROUND))
 def test_what_the_snakefile_imports_is_light(name):
     found = of(name, inside_functions=False)
-    ours, plugin = {"pydantic", "pydantic_core", "yaml", "snaketrain"}, "snakemake_executor_plugin_slurm"
-    assert tops(found) <= sys.stdlib_module_names | ours | {plugin, "snakemake_interface_executor_plugins", "snakemake_interface_common"}
-    assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND
+    ours, plugin = {"pydantic", "pydantic_core", "yaml", *OURS}, "snakemake_executor_plugin_slurm"
+    interfaces = {f"snakemake_interface_{name}" for name in ("common", "executor_plugins", "logger_plugins")}
+    assert tops(found) <= sys.stdlib_module_names | ours | {plugin} | interfaces
+    assert {module_of(each) for each in found if each.startswith(tuple(OURS))} <= GROUND
 
 
 @pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith(("snaketrain.tasks", "snaketrain.data"))))
@@ -168,8 +171,8 @@ def test_rules_import_only_light_packages():
         if line[:1] == ["import"] or (line[:1] == ["from"] and "import" in line):
             found |= set(imports(ast.parse(" ".join(line))))
     assert "snaketrain.orchestration.pipeline.Pipeline" in found
-    assert tops(found) <= sys.stdlib_module_names | {"snaketrain", "snakemake"}
-    assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND
+    assert tops(found) <= sys.stdlib_module_names | {"snakemake", *OURS}
+    assert {module_of(each) for each in found if each.startswith(tuple(OURS))} <= GROUND
 
 
 def test_plots_use_one_configuration_of_matplotlib():

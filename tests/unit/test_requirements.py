@@ -14,7 +14,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGE = REPOSITORY / "workflow/scripts/snaketrain"
+SCRIPTS = REPOSITORY / "workflow/scripts"
+PACKAGES = {"snaketrain", "snakemake_logger_plugin_snaketrain"}
 ON_REQUEST = {"torchao"}  # docs/strategies.md says when to install it
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
@@ -59,9 +60,15 @@ def test_what_the_package_imports_is_declared():
     declared = {canonicalize_name(Requirement(each).name) for each in [*PROJECT["project"]["dependencies"], *chain(*EXTRAS.values())]}
     by_module = packages_distributions()
     used = (
-        {name for file in PACKAGE.rglob("*.py") if file.parent.name != "tests" for name in imported(file)}
+        {
+            name
+            for package in PACKAGES
+            for file in (SCRIPTS / package).rglob("*.py")
+            if file.parent.name != "tests"
+            for name in imported(file)
+        }
         - sys.stdlib_module_names
-        - {"snaketrain"}
+        - PACKAGES
         - ON_REQUEST
     )
     assert len(used) > 20
