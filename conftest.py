@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+# Snakemake and the scripts that tests start use the package of this checkout, whatever else is installed
+os.environ["PYTHONPATH"] = str(Path(__file__).parent / "workflow/scripts")
 # torch's threads, here and in processes of the tests: as many tests run at once as there are cores, and spinning threads would slow each other down
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault(

@@ -92,7 +92,7 @@ def become(stand_in: str, files: list[int], words: list[str], folder: str, envir
 
         torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     sys.executable, sys.argv, sys.orig_argv = stand_in, words, [stand_in, *words]
-    sys.path[0] = str(Path(words[0]).resolve().parent)
+    sys.path[:1] = [str(Path(words[0]).resolve().parent), *environment["PYTHONPATH"].split(os.pathsep)]
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def finished(workspace, tmp_path):
     """A copy of a finished workspace with a copy of the code, to be edited."""
     folder = tmp_path / "project"
     shutil.copytree(workspace, folder, symlinks=True)
-    for name in ("Snakefile", "workflow"):
+    for name in ("Snakefile", "workflow", "profiles"):
         source = REPOSITORY / name
         if source.is_dir():
             shutil.copytree(source, folder / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))

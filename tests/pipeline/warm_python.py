@@ -16,6 +16,7 @@ from pathlib import Path
 
 READ_AT_IMPORT = ("CUDA", "HF_", "LD_", "PYTHON", "TRANSFORMERS_")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
+MAY_DIFFER = ("PYTHONPATH", *OFFLINE)  # the server follows the first
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
 
@@ -48,10 +49,10 @@ def warm_python() -> str:
     for program in real.parent.iterdir():  # torchrun and mlflow are searched beside Python
         if not program.name.startswith("python"):
             (folder / program.name).symlink_to(program)
-    environment = {name: value for name, value in os.environ.items() if name.startswith(READ_AT_IMPORT) and name not in OFFLINE}
+    environment = {name: value for name, value in os.environ.items() if name.startswith(READ_AT_IMPORT) and name not in MAY_DIFFER}
     stand_in = folder / "python"
     stand_in.write_text(
-        CLIENT.format(python=str(real), address=str(address), prefixes=READ_AT_IMPORT, but=tuple(OFFLINE), environment=environment)
+        CLIENT.format(python=str(real), address=str(address), prefixes=READ_AT_IMPORT, but=MAY_DIFFER, environment=environment)
     )
     stand_in.chmod(0o755)
     command = [sys.executable, str(Path(__file__).with_name("fork_server.py")), str(address), str(stand_in)]

@@ -3,14 +3,22 @@
 import io
 import json
 import logging
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from snakemake.logging import LoggerManager
+from snakemake.settings.enums import Quietness
+from snakemake.settings.types import OutputSettings
+from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
+from snakemake_logger_plugin_snaketrain import LogHandler, console_of, running_jobs
+from snakemake_logger_plugin_snaketrain.console import Console
+from snakemake_logger_plugin_snaketrain.display import Display
+from snakemake_logger_plugin_snaketrain.messages import FAILED, plain_error, short_reason
 from snaketrain.config.schema import Settings
-from snaketrain.orchestration import running_jobs
-from snaketrain.orchestration.console import FAILED, Console, Display, plain_error, short_reason
 
 STATS = {"prepare_data": 1, "train_model": 2, "all": 1, "total": 4}
 TRACEBACK = 'Traceback (most recent call last):\n  File "own.py", line 1, in step\n    x\nValueError: no such wheel'
@@ -29,7 +37,8 @@ def stream():
 @pytest.fixture
 def console(stream, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Console(logging.StreamHandler(stream), executes=lambda: True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    return Console(OutputSettings(), None)
 
 
 def report(console: Console, event: str | None, message: str = "", level: int = logging.INFO, **fields) -> None:
@@ -238,11 +247,73 @@ def test_an_error_of_the_workflow_is_shown_without_its_stack(text, plain):
     assert plain_error(text) == plain
 
 
-def test_a_dry_run_is_shown_by_snakemake_itself(stream):
-    console = Console(logging.StreamHandler(stream), executes=lambda: False)
+def test_a_dry_run_is_shown_by_snakemake_itself(stream, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", stream)
+    console = Console(OutputSettings(dryrun=True, stdout=True), None)
     report(console, "job_info", "Rule: train_model", jobid=1)
     report(console, None, "This was a dry-run")
     assert lines(stream) == ["Rule: train_model", "This was a dry-run"]
+
+
+class Dag(list):
+    """Of jobs that all have to run."""
+
+    def needrun_jobs(self):
+        return self
+
+
+@pytest.fixture
+def started(stream, monkeypatch):
+    """Snakemake's manager of a logger for which the plug-in was asked, and what a workflow knows of it."""
+    managers = []
+
+    def start(**settings) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "stderr", stream)
+        asked = OutputSettings(log_handler_settings={"snaketrain": LogHandlerSettingsBase()}, **settings)
+        manager = LoggerManager(logging.getLogger(f"snakemake-{len(managers)}"), asked)
+        managers.append(manager)
+        dag = Dag(SimpleNamespace(rule=SimpleNamespace(name=rule)) for rule in ("all", "prepare_data", "train_model", "train_model"))
+        return SimpleNamespace(dag=dag, logger_manager=manager)
+
+    yield start
+    for manager in managers:
+        manager.stop()
+
+
+def test_snakemake_finds_it_and_it_has_shown_all_events_when_it_stops(started, stream):
+    workflow = started()
+    logger, console = workflow.logger_manager.logger, console_of(workflow.logger_manager)
+    assert isinstance(console, LogHandler) and [handler.name for handler in logger.handlers] == [None], "only a queue"
+    console.start(workflow)
+    log = {"event": "job_info", "rule_name": "own", "wildcards": {}, "output": [], "log": ["its.log"], "reason": ""}
+    for number in range(300):
+        logger.info("rule own:", extra=log | {"jobid": number})
+    workflow.dag.append(SimpleNamespace(rule=SimpleNamespace(name="train_model")))  # a search has decided
+    logger.info("Finished jobid: 299", extra={"event": "job_finished", "job_id": 299})
+    console.stop()
+    *others, last = lines(stream)
+    assert len(others) == 300 and last.endswith("(1 of 4 jobs)"), "all but the rule `all`"
+
+
+def test_quiet_leaves_out_jobs(started, stream):
+    workflow = started(quiet={Quietness.RULES})
+    workflow.logger_manager.logger.info("rule own:", extra={"event": "job_info"})
+    workflow.logger_manager.stop()
+    assert lines(stream) == []
+
+
+@pytest.mark.parametrize("asked", [{"verbose": True}, {"debug_dag": True}])
+def test_verbose_snakemake_has_its_own_console(started, stream, asked):
+    manager = started(**asked).logger_manager
+    assert console_of(manager) is None and manager.logger.handlers[-1].name == "DefaultStreamHandler"
+    manager.logger.info("Building DAG of jobs...")
+    manager.stop()
+    assert lines(stream) == ["Building DAG of jobs..."]
+
+
+def test_another_console_is_left_alone(started):
+    manager = started(skip_plugin_handlers=True).logger_manager
+    assert console_of(manager) is None and manager.logger.handlers[-1].name == "DefaultStreamHandler"
 
 
 def test_live_lines_stay_below_other_output_and_are_cut(monkeypatch):

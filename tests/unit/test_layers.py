@@ -15,6 +15,7 @@ FILES = {
     for path in SCRIPTS.rglob("*.py")
     if path.parent.name != "tests"  # of an extra
 }
+OURS = {"snaketrain", "snakemake_logger_plugin_snaketrain"}
 EXTRAS = sorted(name for name in FILES if name.startswith("snaketrain.extras."))
 ASKED = sorted(  # what the core asks of each extra
     name for name in EXTRAS if name.endswith((".check", ".settings", ".stages", ".top_level", ".training")) or name.count(".") == 2
@@ -32,6 +33,7 @@ GROUND = {
     *(f"snaketrain.data.{name}" for name in ("cells", "tables", "formats", "reading", "fetching", "locations")),
     "snaketrain.tasks",
     "snaketrain.tasks.metric_names",
+    *(name for name in FILES if name.startswith("snakemake_logger_plugin_snaketrain")),
 }
 SLURM_CLIENT = {"snaketrain.slurm.client"}
 PLUGIN_OF_SLURM = "snakemake_executor_plugin_slurm"
@@ -98,8 +100,8 @@ def test_modules_do_not_import_each_other_in_circles():
 @pytest.mark.parametrize("name", sorted(GROUND))
 def test_what_the_snakefile_imports_is_light(name):
     found = of(name, inside_functions=False)
-    assert tops(found) <= sys.stdlib_module_names | {"pydantic", "pydantic_core", "yaml", "snaketrain"}
-    assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND
+    assert tops(found) <= sys.stdlib_module_names | {"pydantic", "pydantic_core", "yaml", "snakemake_interface_logger_plugins", *OURS}
+    assert {module_of(each) for each in found if each.startswith(tuple(OURS))} <= GROUND
 
 
 @pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith(("snaketrain.tasks", "snaketrain.data"))))
@@ -195,8 +197,8 @@ def test_rules_import_only_light_packages():
         if line[:1] == ["import"] or (line[:1] == ["from"] and "import" in line):
             found |= set(imports(ast.parse(" ".join(line))))
     assert "snaketrain.orchestration.pipeline.Pipeline" in found
-    assert tops(found) <= sys.stdlib_module_names | {"snaketrain", "snakemake"}
-    assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND
+    assert tops(found) <= sys.stdlib_module_names | {"snakemake", *OURS}
+    assert {module_of(each) for each in found if each.startswith(tuple(OURS))} <= GROUND
 
 
 def test_plots_use_one_configuration_of_matplotlib():

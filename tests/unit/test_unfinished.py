@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from snaketrain.orchestration.running_jobs import last_error
+from snaketrain.orchestration.job_errors import last_error
 from snaketrain.orchestration.unfinished import without_results
 
 STAGES = ("train_model", "select_checkpoint", "evaluate_model")

@@ -1,12 +1,12 @@
 # Keeps MLflow up to date while the workflow runs, and once more at its end. Its failures never fail the workflow.
-from functools import partial
-
-from snaketrain.orchestration.unfinished import compare_finished, note_reasons, number_of_jobs, print_comparison
+from snakemake_logger_plugin_snaketrain import console_of
+from snaketrain.orchestration.unfinished import compare_finished, note_reasons, print_comparison
 from snaketrain.orchestration.follower import FollowerProcess
 from snaketrain.runtime.stages import remove_unused
 from snaketrain.runtime.manifests import make_private_folder
 
 FOLLOWER = FollowerProcess(Path("results"), pipeline.tracking)
+console = console_of(workflow.logger_manager)
 
 
 onstart:
@@ -17,7 +17,7 @@ onstart:
     note_reasons(workflow.dag.needrun_jobs(), workflow.dag.reason, Path("results"))
     FOLLOWER.start()
     if console:
-        console.start(partial(number_of_jobs, workflow.dag))
+        console.start(workflow)
 
 
 onsuccess:

@@ -42,7 +42,7 @@ def snakemake(configuration: str | None, profile: str, others: list[str]) -> lis
         raise SystemExit(str(error)) from None
     folder = PROJECT / "profiles" / profile if (PROJECT / "profiles" / profile).is_dir() else Path(profile)
     if not folder.is_dir():
-        there = ", ".join(sorted(path.name for path in (PROJECT / "profiles").glob("*/")))
+        there = ", ".join(sorted(path.name for path in (PROJECT / "profiles").glob("*/") if path.name != "default"))
         raise SystemExit(f"--profile: {profile} is no folder, and none of {there}.")
     snakefile = [] if Path("Snakefile").exists() else ["--snakefile", str(PROJECT / "Snakefile")]
     return ["snakemake", *snakefile, "--profile", os.path.relpath(folder), "--configfile", file, *others]

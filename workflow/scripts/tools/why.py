@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.orchestration.console import REASONS
+from snakemake_logger_plugin_snaketrain.messages import REASONS
 from tools.run import snakemake
 
 JOB = re.compile(r"^(?:local)?(?:rule|checkpoint) (\w+):\n((?:    .*\n)+)", re.M)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.code_digest import SCRIPTS
+from snaketrain.orchestration.job_errors import last_error
 from snaketrain.orchestration.known_stages import folder_of_job, parts_of
 from snaketrain.orchestration.names import RESULTS
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.rule_values import Dag, Job, Scheduler
-from snaketrain.orchestration.running_jobs import last_error
 from snaketrain.runtime.credentials import hidden_in
 from snaketrain.runtime.manifests import PRIVATE_FILE, read_if_intact, write_checked
 from snaketrain.runtime.strict_json import JsonObject
@@ -57,11 +57,6 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> lis
     command += ["--settings", pipeline.stages["compare_runs"].settings_file(""), "--runs-root", f"{RESULTS}/runs", "--runs", *runs]
     command += ["--sets", *sets, "--decisions", *decisions]
     return [*command, "--unfinished", *(f"{name}: {why}" for name, why in unfinished.items())]
-
-
-def number_of_jobs(dag: Dag) -> int:
-    """Of the whole workflow as it is planned now, without the rule `all`, which runs nothing."""
-    return sum(job.rule.name != "all" for job in {*dag.needrun_jobs(), *dag.finished_jobs})
 
 
 def without_results(dag: Dag, scheduler: Scheduler) -> dict[str, str]:

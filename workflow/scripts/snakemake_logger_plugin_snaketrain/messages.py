@@ -1,0 +1,78 @@
+"""Snakemake's messages in fewer words: chatter is left out, of a reason the essence is kept, an error loses its traceback."""
+
+import re
+from collections.abc import Mapping
+
+CHATTER = (
+    "Building DAG of jobs",
+    "Select jobs to execute",
+    "Execute ",
+    "Using shell:",
+    "host: ",
+    "Assuming unrestricted shared filesystem usage",
+    "Group jobs: inactive",
+    "Complete log(s):",
+    "Exiting because a job execution failed",
+    "Removing output files of failed job",
+    "Removing temporary output",
+    "Shutting down, this might take some time",
+    "Finished jobid",
+    "Elapsed time:",
+    "SLURM run ID:",
+    "Both 'sacctmgr' and 'sshare' returned empty results",  # for each job, on a cluster without accounting
+)
+COMMAND_FAILED = re.compile(r"Command .* returned non-zero exit status -?\d+\.", re.S)  # of which the job's own error says more
+FAILED = "At least one job did not complete successfully."
+PLACE = re.compile(r"^\w*(?:Error|Exception)(?: in (?:rule \w+)?(?: in )?(?:file \".*\", line \d+)?)?:$")
+FRAME = re.compile(r"^ +File \".*\", line \d+, in ")
+WRAPPED = re.compile(r"^Error:\n  \w+: (.*?)(?=^Wildcards:$|\Z)", re.M | re.S)  # an exception in a function of a rule
+NO_RULE = re.compile(r"^No rule to produce (.*) \(if you use input functions", re.M)
+SUBMITTED = re.compile(r"Job (\S+) has been submitted with SLURM jobid (\S+) \(log: (.*)\)\.$")
+REASONS = {
+    "Forced execution": "as requested",
+    "Incomplete output files": "was interrupted",
+    "Updated input files": "its input changed",
+    "Set of input files has changed": "it reads other inputs",
+    "Code has changed": "its rule changed",
+    "Software environment definition": "its software environment changed",
+}
+
+
+def is_chatter(text: str) -> bool:
+    return text.strip().startswith(CHATTER) or not text.strip()
+
+
+def jobs_to_do(stats: Mapping[str, int]) -> str:
+    """`7 jobs: fetch_data 1, ...`, without the rule `all`, which runs nothing."""
+    counts = {rule: number for rule, number in stats.items() if rule not in ("all", "total")}
+    total = number_of_jobs(stats)
+    return f"{total} job{'s' if total > 1 else ''}: {', '.join(f'{rule} {number}' for rule, number in counts.items())}"
+
+
+def number_of_jobs(stats: Mapping[str, int]) -> int:
+    return sum(number for rule, number in stats.items() if rule not in ("all", "total"))
+
+
+def short_reason(reason: str) -> str:
+    """Why a job runs again; nothing if it runs for the first time, or follows another one."""
+    found = [short for words, short in REASONS.items() if words in reason]
+    if "Params have changed" in reason:
+        from snaketrain.config.schema import Settings  # which takes a while: other workflows do without
+
+        sections = "|".join([*Settings.model_fields, "search", "source", "files", "code"])
+        settings = re.findall(rf"\b((?:{sections})\.[\w.]+)=", reason)
+        names = dict.fromkeys("code" if name.startswith("code.") else name for name in settings)
+        found.append(f"{', '.join(names) or 'a setting'} changed")
+    return f"({'; '.join(found)})" if found else ""
+
+
+def plain_error(text: str) -> str:
+    """An error without the place in Snakemake's files that it passed through."""
+    if wrapped := WRAPPED.search(text):
+        return wrapped[1].strip()
+    if missing := NO_RULE.search(text):
+        return (
+            f"No rule makes {missing[1]}. Ask for a file, such as results/runs/<run>/selection/manifest.json, or for a rule such as `all`."
+        )
+    lines = [line for line in text.splitlines() if not FRAME.match(line) and not PLACE.match(line)]
+    return "\n".join(lines).strip() or text
