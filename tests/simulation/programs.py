@@ -48,7 +48,7 @@ class Programs:
     """Called in a thread of a simulated process, as subprocess would be."""
 
     def __init__(self, controller: Controller, random: Random, hiccups: float):
-        """`hiccups`: how often a single command fails without a reason, before or after SLURM has carried it out."""
+        """`hiccups`: how often a single command fails without a reason, before or after SLURM has carried it out, or answers nothing."""
         self.controller, self.random, self.hiccups = controller, random, hiccups
         self.lost_answers = self.failures = 0
 
@@ -66,6 +66,13 @@ class Programs:
             return self.fail(words, timeout, self.random.uniform(5, 100))
         if self.random.random() < self.hiccups:
             self.failures += 1
+            if words[0] == "squeue" and self.random.random() < 0.3:
+                return subprocess.CompletedProcess(words, 0, "", "")  # as if there were no jobs
+            if words[0] == "sbatch" and "--test-only" not in words and self.random.random() < 0.3:
+                self.lost_answers += 1
+                with contextlib.suppress(Refused):
+                    answer(words, script)
+                return subprocess.CompletedProcess(words, 0, "", "")
             if self.random.random() < 0.5:  # it was done, but the answer is lost
                 self.lost_answers += 1
                 with contextlib.suppress(Refused):

@@ -11,7 +11,7 @@ from snakemake_executor_plugin_slurm_steady import left_over
 from snakemake_executor_plugin_slurm_steady.left_over import LeftOver, StillFollowed
 from snakemake_executor_plugin_slurm_steady.submitting import fingerprint
 from snaketrain.slurm import client
-from snaketrain.slurm.client import Slurm
+from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.submissions import Submission, Submissions, stamps
 
 COMMENT = "rule_train_model_wildcards_small"
@@ -23,12 +23,20 @@ class FakeSlurm(Slurm):
     def __init__(self, **states: str):
         super().__init__()
         self.states_by_number, self.cancelled = {name.strip("_"): state for name, state in states.items()}, []
+        self.empty_answers = 0
 
     def _answer(self, command):
         if command[0] == "scancel":
             self.cancelled += command[1:]
             for number in command[1:]:
                 del self.states_by_number[number]
+            return ""
+        if command[0] == "scontrol":
+            if command[-1] not in self.states_by_number:
+                raise SlurmError("slurm_load_jobs error: Invalid job id specified")
+            return f"JobId={command[-1]} JobState={self.states_by_number[command[-1]]} Reason=None"
+        if self.empty_answers:
+            self.empty_answers -= 1
             return ""
         if "--format=%A" in command:
             asked = command[-1].removeprefix("--jobs=").split(",")
@@ -65,6 +73,19 @@ def test_a_job_that_would_be_submitted_now_continues(job, state):
     assert (left := found.take(job)).submission.number == "4" and not left.is_done
     assert found.take(job) is None, "once"
     assert slurm.cancelled == [] and "SLURM job 4 (train_model small)" in said[0] and "it is adopted" in said[0]
+
+
+def test_a_job_that_squeue_does_not_list_is_looked_for_again(job, monkeypatch):
+    """squeue may answer nothing, with exit 0; a second job would be submitted."""
+    submitted("4")
+    slurm = FakeSlurm(_4="RUNNING")
+    slurm.empty_answers = 2
+    monkeypatch.setattr(left_over.time, "sleep", lambda seconds: None)
+    assert settled(job, slurm)[0].take(job).submission.number == "4" and slurm.empty_answers == 0
+    slurm.empty_answers = 10**9
+    monkeypatch.setattr(left_over, "ENDING_SECONDS", 0)
+    with pytest.raises(SlurmError, match="squeue does not list job 4 of this folder"):
+        settled(job, slurm)
 
 
 def test_a_job_with_other_settings_is_ended(job):

@@ -8,6 +8,7 @@ from simulation.history import History, Outcome
 
 from snakemake_executor_plugin_slurm_steady.executor import SteadyExecutor
 from snakemake_executor_plugin_slurm_steady.left_over import LeftOver
+from snaketrain.slurm.client import Slurm, SlurmError
 
 pytestmark = pytest.mark.lengthy
 
@@ -50,7 +51,10 @@ def forgets_the_owner(monkeypatch):
 
 
 def never_takes_a_job_for_lost(monkeypatch):
-    monkeypatch.setattr(SteadyExecutor, "is_lost", lambda *_: False)
+    async def is_lost(*_):
+        return False
+
+    monkeypatch.setattr(SteadyExecutor, "is_lost", is_lost)
 
 
 def leaves_unconfirmed_jobs(monkeypatch):
@@ -64,7 +68,16 @@ def takes_silence_for_an_empty_queue(monkeypatch):
         listed = await asks(self)
         return {} if listed is None else listed
 
+    asks_of_one = Slurm.is_over
+
+    def is_over(self, number):
+        try:
+            return asks_of_one(self, number)
+        except SlurmError:
+            return True
+
     monkeypatch.setattr(SteadyExecutor, "states_in_squeue", states_in_squeue)
+    monkeypatch.setattr(Slurm, "is_over", is_over)
 
 
 def retries_what_was_cancelled(monkeypatch):
@@ -76,7 +89,7 @@ def ignores_what_is_left_over(monkeypatch):
 
 
 def cannot_read_an_answer(monkeypatch):
-    def failing(self, number, state):
+    async def failing(self, number, state):
         raise ValueError("not an answer of squeue")
 
     monkeypatch.setattr(SteadyExecutor, "is_lost", failing)

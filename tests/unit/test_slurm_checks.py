@@ -189,6 +189,11 @@ def test_missing_slurm_is_reported(monkeypatch, tmp_path):
         client.jobs_here(Slurm())
 
 
+TOO_MANY = (
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+)
+
+
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
@@ -220,6 +225,23 @@ def test_what_slurm_would_refuse_is_reported_once_with_a_remedy(monkeypatch, err
     assert len(found) == (2 if advice else 0)
     assert all(advice in line and "\n" not in line for line in found)
     assert not found or (found[0].startswith("train_model a: SLURM would refuse it: ") and found[0].endswith("Asked for: -p x"))
+
+
+@pytest.mark.parametrize("in_queue", [True, False])
+@pytest.mark.parametrize("text", [TOO_MANY, "sbatch: error: QOSMaxSubmitJobPerUserLimit"])
+def test_a_limit_that_is_full_is_no_refusal_while_jobs_are_in_the_queue(monkeypatch, in_queue, text):
+    """They may be those of a killed workflow, to be adopted. With none, the job alone asks for too much."""
+
+    def run(self, command):
+        if command[0] == "squeue":
+            return subprocess.CompletedProcess(command, 0, "4\n" if in_queue else "", "")
+        return subprocess.CompletedProcess(command, 1, "", text)
+
+    monkeypatch.setattr(Slurm, "_run", run)
+    monkeypatch.setattr(submitting, "submission", lambda job, settings: "sbatch --test-only --comment x -p x --wrap true")
+    monkeypatch.setattr(submitting, "comment", lambda job: "rule_train_model_wildcards_a")
+    found = submitting.refusals(Slurm(), ["a job"], SimpleNamespace(array_jobs=None))
+    assert bool(found) == (not in_queue) and "slurm_account" not in "".join(found)
 
 
 def test_job_arrays_are_refused():

@@ -135,6 +135,20 @@ def test_a_job_that_left_squeue_long_ago_is_over(slurm, executor, submitted, tmp
     assert number == "2" and "left no result" in message
 
 
+@pytest.mark.parametrize("answer", ["", "echo '<html>'"])
+def test_jobs_that_squeue_does_not_list_are_followed_while_scontrol_knows_them(slurm, executor, submitted, answer, tmp_path):
+    """squeue was seen to answer nothing, with exit 0, for 45 seconds: all retries were used, and the jobs left running."""
+    jobs = [submitted("1"), submitted("2")]
+    slurm(squeue=answer, scontrol="echo 'JobId=1 JobName=x JobState=RUNNING Reason=None'")
+    for _ in range(4):
+        assert look(executor, jobs) == jobs
+    slurm(squeue="", scontrol=KNOWS_NO_JOB)
+    for _ in range(2):
+        look(executor, jobs)
+    assert [number for number, _ in executor.reported] == ["1", "2"]
+    assert (tmp_path / "cancelled").read_text().split() == ["1", "2"], "before anything is submitted in their place"
+
+
 @pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL"])
 def test_a_job_that_slurm_does_not_requeue_is_tried_again(slurm, executor, submitted, state):
     """Where partitions preempt by cancelling. The plugin would wait for its return."""
@@ -276,6 +290,18 @@ def test_a_job_whose_submission_was_not_confirmed_is_cancelled(slurm, executor, 
     executor.run_job(submission)
     assert (tmp_path / "cancelled").read_text() == "11\n"
     assert [job.external_jobid for job in executor.active_jobs] == ["5", "12"]
+
+
+def test_a_job_whose_number_sbatch_does_not_print_is_cancelled(slurm, executor, submission, tmp_path, caplog):
+    """Two jobs would train one run, and the second would end the first."""
+    slurm(
+        sbatch=f"if [ -e {tmp_path}/once ]; then echo 12; else touch {tmp_path}/once; fi",
+        squeue=f"[ -e {tmp_path}/once ] && echo '11|PENDING|None|rule_train_model||{tmp_path}'",
+    )
+    executor.run_job(submission)
+    assert (tmp_path / "cancelled").read_text() == "11\n"
+    assert [job.external_jobid for job in executor.active_jobs] == ["12"] and not executor.reported
+    assert "sbatch did not say which number it has" in caplog.text
 
 
 def lost_answer(tmp_path) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_executor_plugin_slurm_steady.left_over import Left, LeftOver, StillFollowed
 from snakemake_executor_plugin_slurm_steady.monitor import JobMonitor, failure
 from snakemake_executor_plugin_slurm_steady.submitting import (
+    LIMIT,
     fingerprint,
     is_done,
     misquoted,
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from snakemake.jobs import Job
     from snakemake.workflow import Workflow
 
-LIMIT = re.compile("MaxSubmitJob|GrpSubmitJob|accounting/QOS policy", re.IGNORECASE)
+NO_NUMBER = re.compile("No valid SLURM job ID|Multiple possible SLURM job IDs")  # what the plugin says of an answer of sbatch
+NO_NUMBER_PATIENCE_SECONDS = 300
 UNKNOWN = "Unable to contact slurm controller: it is not known whether an earlier submission was accepted"
 OUTAGE_PATIENCE_SECONDS = 1800
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
@@ -181,7 +183,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
             refusal = UNKNOWN if comment(job) in self.unconfirmed else self.try_to_submit(job)
             if refusal is None:
                 break
-            if OUTAGE.search(refusal):
+            if OUTAGE.search(refusal) or NO_NUMBER.search(refusal):
                 self.unconfirmed.add(comment(job))
             before, reason = reason, self.why_wait(refusal, time.monotonic() - started)
             if not reason:  # Snakemake may submit it once more
@@ -220,6 +222,8 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         """Why a refused submission is worth another try; empty if it is not."""
         if OUTAGE.search(message) and seconds < OUTAGE_PATIENCE_SECONDS:
             return f"SLURM does not answer; trying again for {OUTAGE_PATIENCE_SECONDS // 60} minutes"
+        if NO_NUMBER.search(message) and seconds < NO_NUMBER_PATIENCE_SECONDS:
+            return "sbatch did not say which number it has; it is cancelled, if it is in the queue, and submitted again"
         if LIMIT.search(message) and self.jobs_ahead():
             return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue"
         return ""
@@ -227,14 +231,18 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
     def cancel_unconfirmed(self, job: "Job") -> bool:
         """A job may be in the queue although the answer to its submission was lost; a second one would train in the same folder.
 
-        Whether none is there any more: while SLURM does not answer, that is not known.
+        Whether none is there any more: while SLURM does not answer, that is not known, and one look that finds none proves nothing.
         """
-        try:
-            waiting = [row.number for row in jobs_here(self.slurm) if row.comment == comment(job) and row.state not in ENDED_STATES]
-            if lost := [number for number in waiting if number not in self.following]:
-                self.slurm.cancel(*lost)
-        except SlurmError:
-            return False
+        for look in range(LOOKS_UNTIL_LOST):
+            if look:
+                self.cancelling.wait(FIRST_PAUSE_SECONDS)
+            try:
+                waiting = [row.number for row in jobs_here(self.slurm) if row.comment == comment(job) and row.state not in ENDED_STATES]
+                if lost := [number for number in waiting if number not in self.following]:
+                    self.slurm.cancel(*lost)
+                    return True
+            except SlurmError:
+                return False
         return True
 
     def jobs_ahead(self) -> bool:
@@ -257,9 +265,11 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         states = await self.states_in_squeue() if unsettled else None
         for job_info in unsettled:
             number = job_info.external_jobid
-            if states is None or not self.is_lost(number, state := states.get(number)):
+            if states is None or not await self.is_lost(number, state := states.get(number)):
                 yield job_info
                 continue
+            with contextlib.suppress(SlurmError):  # nothing may run beside what is submitted in its place
+                await asyncio.to_thread(self.slurm.cancel, number)
             how = f"SLURM has not requeued job {number} (SLURM status is: '{state}')" if state else f"SLURM no longer knows job {number}"
             if self.has_written(job_info):
                 self.logger.info(f"{how}; its results are there, so it is complete.")
@@ -284,10 +294,18 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
             self.silent_since = None
         return states
 
-    def is_lost(self, number: str, state: str | None) -> bool:
-        """Whether several looks in a row found it preempted for good, or not listed, since it ended longer than MinJobAge ago."""
+    async def is_lost(self, number: str, state: str | None) -> bool:
+        """Whether several looks in a row found it preempted for good, or not listed, since it ended longer than MinJobAge ago.
+
+        squeue may also answer nothing, with exit 0, while all jobs run: scontrol confirms that there is none.
+        """
         self.looks_lost[number] = self.looks_lost.get(number, 0) + 1 if state in (None, *NOT_REQUEUED) else 0
-        return self.looks_lost[number] >= LOOKS_UNTIL_LOST
+        if self.looks_lost[number] < LOOKS_UNTIL_LOST:
+            return False
+        try:
+            return state is not None or await asyncio.to_thread(self.slurm.is_over, number)
+        except SlurmError:
+            return False
 
     def has_written(self, job_info: SubmittedJobInfo) -> bool:
         """Whether all results exist and none of them dates from before this job was submitted."""

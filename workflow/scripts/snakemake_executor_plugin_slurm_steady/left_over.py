@@ -1,12 +1,12 @@
 """What a killed workflow left behind: jobs that are what would be submitted are adopted; the others save and end before new ones start."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from snakemake_executor_plugin_slurm_steady.submitting import fingerprint
-from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, QueuedJob, Slurm, Work, comment, jobs_here, wait_for_end
+from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, QueuedJob, Slurm, SlurmError, Work, comment, jobs_here, wait_for_end
 from snaketrain.slurm.submissions import Submission, Submissions
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class LeftOver:
     ) -> None:
         """Before the first submission. `is_ready`: nothing that the job reads will be made again; `is_done`: its results are those that it would make."""
         wanted, earlier = {comment(job): job for job in jobs}, self.submissions.latest()
-        queued = self._settled_in_queue(set().union(*(Work.of(name).results for name in wanted)))
+        queued = self._settled_in_queue(set().union(*(Work.of(name).results for name in wanted)), earlier.values())
         self._refuse_if_followed(queued, earlier)
         to_end = []
         for row in queued:
@@ -64,11 +64,11 @@ class LeftOver:
                 self.kept[name] = Left(made, is_done=True)
         self._end(to_end)
 
-    def _settled_in_queue(self, results: set[tuple[str, str]]) -> list[QueuedJob]:
+    def _settled_in_queue(self, results: set[tuple[str, str]], earlier: Collection[Submission]) -> list[QueuedJob]:
         """The jobs that write these results, once none of them is about to end, or to be queued again."""
         end, reported = time.monotonic() + ENDING_SECONDS, False
         while True:
-            queued = [row for row in jobs_here(self.slurm) if row.state not in ENDED_STATES]
+            queued = [row for row in self._listed(earlier) if row.state not in ENDED_STATES]
             found = [row for row in queued if row.work.results & results]
             if not (ending := [row for row in found if row.state not in ALIVE_STATES]) or time.monotonic() >= end:
                 break
@@ -82,6 +82,23 @@ class LeftOver:
                 f"end what is not wanted any more: scancel {' '.join(row.number for row in unneeded)}"
             )
         return found
+
+    def _listed(self, earlier: Collection[Submission]) -> list[QueuedJob]:
+        """The jobs of this folder: squeue may answer nothing, with exit 0, so that it is asked again while scontrol knows more."""
+        end = time.monotonic() + ENDING_SECONDS
+        while True:
+            rows = jobs_here(self.slurm)
+            listed = {row.number for row in rows}
+            missing = [
+                made.number for made in earlier if not made.state and made.number not in listed and not self.slurm.is_over(made.number)
+            ]
+            if not missing:
+                return rows
+            if time.monotonic() >= end:
+                raise SlurmError(
+                    f"squeue does not list job {missing[0]} of this folder, which `scontrol show job {missing[0]}` says has not ended"
+                )
+            time.sleep(1)
 
     def _refuse_if_followed(self, queued: list[QueuedJob], earlier: dict[str, Submission]) -> None:
         for row in queued:

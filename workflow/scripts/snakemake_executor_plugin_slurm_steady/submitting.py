@@ -1,6 +1,7 @@
 """What would be submitted for a job: whether it is what an earlier workflow submitted, and why it would fail."""
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -65,7 +66,9 @@ def fingerprint(job: "Job", settings: "ExecutorSettings") -> str:
 
 # --- What would be refused or misread, asked before the first job is submitted.
 
+LIMIT = re.compile("MaxSubmitJob|GrpSubmitJob|accounting/QOS policy", re.IGNORECASE)  # of one job, or of all in the queue
 REFUSED = {
+    "accounting/QOS policy": "it asks for more than your account or QOS may have: `sacctmgr show qos` and `sacctmgr show associations user=$USER` list the limits",
     "account": "set slurm_account in the profile; `sacctmgr show associations user=$USER` lists the accounts",
     "partition": "set compute.partition, or slurm_partition in the profile; `sinfo --summarize` lists the partitions",
     "node configuration": "no node in the partition has that much: lower compute.memory_mb, compute.threads or compute.gpus (each is for one node), or "
@@ -94,11 +97,19 @@ def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings") 
             error = slurm.refusal(command)
         except SlurmError:  # no answer is not a refusal
             continue
-        if error and not any(words in error for words in TEMPORARY):
+        if error and not any(words in error for words in TEMPORARY) and not (LIMIT.search(error) and waits(slurm)):
             advice = next((advice for words, advice in REFUSED.items() if words.lower() in error.lower()), "correct the profile")
             options = command.partition("--comment x")[2].removesuffix("--wrap true").strip()
             found.append(f"{name}: SLURM would refuse it: {error}. Remedy: {advice}. Asked for: {options}")
     return found
+
+
+def waits(slurm: Slurm) -> bool:
+    """Whether this user has jobs in the queue: a limit that is full now lets others in when they end."""
+    try:
+        return slurm.has_jobs(max_age_seconds=60)
+    except SlurmError:
+        return True
 
 
 def passed_to_jobs(workflow: "Workflow") -> list[object]:
