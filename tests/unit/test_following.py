@@ -435,11 +435,14 @@ def test_a_training_whose_process_is_gone_was_killed(tmp_path, uri):
 
 @pytest.fixture
 def squeue(tmp_path, monkeypatch):
-    """A squeue that knows the jobs in one file, and notes in another what it was asked."""
+    """A squeue that knows the jobs in one file, and notes in another what it was asked; and a scontrol that knows no others."""
     (tmp_path / "bin").mkdir()
-    script = tmp_path / "bin/squeue"
-    script.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\ncat {tmp_path}/queue\n')
-    script.chmod(0o755)
+    for name, script in {
+        "squeue": f'echo "$*" >> {tmp_path}/asked\ncat {tmp_path}/queue\n',
+        "scontrol": "echo 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n",
+    }.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}")
+        (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     (tmp_path / "asked").touch()
 

@@ -460,9 +460,9 @@ def prepared(path: tuple) -> dict:
         group = {"match": "classifier.*"} | {name: {"use": use} for name, use in OF_GROUPS.items() if name in path[:-1]}
         base = put(base, path[: path.index(0)], ["mine.py:Watch"] if path[:2] == ("train", "callbacks") else [group])
     if "some" in path:
-        named = {"metrics": {"use": "recall"}, "evaluation_sets": {"path": "test.csv"}}
+        named = {"metrics": {"use": "recall"}}  # others are files, also in sections of extras
         start = path[: path.index("some") + 1]
-        base = put(base, start, named[start[-2]])
+        base = put(base, start, named.get(start[-2], {"path": "test.csv"}))
     if path[:2] in (("data", "dev"), ("data", "test")) and len(path) > 2:
         base = put(base, path[:2], {"path": f"{path[1]}.csv"})
     if path[:2] == ("model", "source") and len(path) > 2:
