@@ -68,10 +68,11 @@ def main() -> None:
     if arguments.base:
         with tempfile.TemporaryDirectory() as folder:
             figures.insert(0, measured(checked_out(arguments.base, Path(folder)), arguments.traced))
-    width = max(map(len, figures[0]))
+    names = list(dict.fromkeys(name for each in reversed(figures) for name in each))
+    width = max(map(len, names))
     if arguments.base:
         print(f"{'':{width}}  {arguments.base:>9.9}       here")
-    for name in figures[-1]:
+    for name in names:
         print(f"{name:{width}}", *(f"{each.get(name, '-'):>10}" for each in figures))
 
 
@@ -91,7 +92,9 @@ def checked_out(revision: str, folder: Path) -> Path:
 
 def measured(root: Path, traced: bool) -> dict[str, int]:
     files = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in code_files(root)}
-    core = {path: lines for path, lines in files.items() if root / EXTRAS not in path.parents}
+    parts = {part_of(path.relative_to(root)): 0 for path in files}
+    for path, lines in files.items():
+        parts[part_of(path.relative_to(root))] += lines
     tests = sum(
         len(path.read_text(encoding="utf-8").splitlines())
         for path in [*(root / "tests/unit").glob("*.py"), *(root / EXTRAS).glob("*/tests/*.py")]
@@ -99,7 +102,7 @@ def measured(root: Path, traced: bool) -> dict[str, int]:
     circles, edges = circles_of(packages_of(root)), extras_imported_by_core(root)
     figures = {
         "lines under workflow/": sum(files.values()),
-        "... of the core": sum(core.values()),
+        **{f"... of {part}": lines for part, lines in sorted(parts.items(), key=lambda each: (-each[1], each[0]))},
         "files": len(files),
         "lines of a file, on average": round(sum(files.values()) / len(files)),
         "files under 60 lines": sum(0 < lines < 60 for lines in files.values()),
@@ -109,6 +112,14 @@ def measured(root: Path, traced: bool) -> dict[str, int]:
         "lines of unit tests": tests,
     }
     return figures | (trace(root) if traced else {})
+
+
+def part_of(path: Path) -> str:
+    """`the core`, an extra, or a plug-in of Snakemake; neither of which the core imports."""
+    below = path.parts[2:]  # workflow/scripts/
+    if path.is_relative_to(EXTRAS):
+        return f"extras/{path.relative_to(EXTRAS).parts[0]}" if len(path.relative_to(EXTRAS).parts) > 1 else "the core"
+    return below[0] if below and below[0].startswith("snakemake_") else "the core"
 
 
 def code_files(root: Path) -> Iterator[Path]:
