@@ -15,10 +15,10 @@ import yaml
 from distributed import forking
 
 from pipeline.workspace import REPOSITORY, snakemake
+from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import read_manifest, write_checked
 from snaketrain.runtime.stages import MADE_AGAIN_WITH, settings_words
-from snaketrain.slurm.submissions import Submission, Submissions
 from snaketrain.tracking.mlflow_store import Store
 
 TRAINS = {"train_model", "select_checkpoint", "evaluate_model"}

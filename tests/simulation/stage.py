@@ -21,8 +21,9 @@ from simulation.programs import Programs
 from simulation.virtual_time import World, current
 from snakemake_executor_plugin_slurm_steady import executor, left_over, monitor
 from snaketrain.launch import slurm_job
+from snaketrain.orchestration import submissions
 from snaketrain.runtime import journal, manifests, ownership, run_folder, stages
-from snaketrain.slurm import client, submissions
+from snaketrain.slurm import client
 
 logger = logging.getLogger("simulation")  # of all that Snakemake would tell
 

@@ -16,10 +16,11 @@ from simulation.standard_library import drive
 from simulation.virtual_time import Process, sleep
 from snakemake_executor_plugin_slurm_steady.executor import SteadyExecutor
 from snaketrain.config.schema import Compute
+from snaketrain.orchestration import executor_hooks
 from snaketrain.orchestration.launching import asked
-from snaketrain.slurm import hooks
-from snaketrain.slurm.client import SlurmError, Work, comment
-from snaketrain.slurm.submissions import Submissions
+from snaketrain.orchestration.submissions import Submissions
+from snaketrain.slurm.client import SlurmError
+from snaketrain.slurm.jobs import Work, comment
 
 RETRIES = 2  # as in profiles/slurm
 LATENCY_WAIT = 60
@@ -202,7 +203,7 @@ class Workflow:
         try:
             sleep(10)
             settings = self.settings()
-            hooks.register(hooks.Hooks(self.check, lambda job: Path(job.output[0]).exists(), self.watched))
+            executor_hooks.register(executor_hooks.Hooks(self.check, lambda job: Path(job.output[0]).exists(), self.watched))
             executor = SimpleNamespace(common_settings=SimpleNamespace(init_seconds_before_status_checks=20), executor=SimulatedExecutor)
             self.scheduler = Scheduler(
                 self.as_snakemake(settings, executor), executor, SimpleNamespace(select_jobs=None), SimpleNamespace(greediness=1.0)

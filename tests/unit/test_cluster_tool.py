@@ -12,8 +12,8 @@ import limits
 import pytest
 
 import cluster
+from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.runtime.processes import start_ticks
-from snaketrain.slurm.submissions import Submission, Submissions
 
 SAVES = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit()); print(flush=True); time.sleep(60)"
 

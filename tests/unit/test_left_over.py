@@ -10,9 +10,9 @@ import pytest
 from snakemake_executor_plugin_slurm_steady import left_over
 from snakemake_executor_plugin_slurm_steady.left_over import LeftOver, StillFollowed
 from snakemake_executor_plugin_slurm_steady.submitting import fingerprint
+from snaketrain.orchestration.submissions import Submission, Submissions, stamps
 from snaketrain.slurm import client
 from snaketrain.slurm.client import Slurm, SlurmError
-from snaketrain.slurm.submissions import Submission, Submissions, stamps
 
 COMMENT = "rule_train_model_wildcards_small"
 
@@ -84,7 +84,7 @@ def test_a_job_that_squeue_does_not_list_is_looked_for_again(job, monkeypatch):
     assert settled(job, slurm)[0].take(job).submission.number == "4" and slurm.empty_answers == 0
     slurm.empty_answers = 10**9
     monkeypatch.setattr(left_over, "ENDING_SECONDS", 0)
-    with pytest.raises(SlurmError, match="squeue does not list job 4 of this folder"):
+    with pytest.raises(SlurmError, match="Job 4 of this folder is not listed by squeue"):
         settled(job, slurm)
 
 

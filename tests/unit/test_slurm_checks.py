@@ -13,7 +13,8 @@ from snakemake_executor_plugin_slurm_steady.monitor import JobMonitor
 from snaketrain.config.schema import Compute
 from snaketrain.orchestration.pipeline import Pipeline, ranges_and_folders
 from snaketrain.slurm import client
-from snaketrain.slurm.client import QueuedJob, Slurm, SlurmError
+from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.jobs import QueuedJob
 
 ROW = QueuedJob("12", "PENDING", "Resources", "rule_train_model_wildcards_small", "")
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from snaketrain.slurm import client
-from snaketrain.slurm.client import Allocation, QueuedJob, Slurm, SlurmError, gpus_of
+from snaketrain.slurm.client import Allocation, Slurm, SlurmError, gpus_of
+from snaketrain.slurm.jobs import QueuedJob
 
 WORKFLOW = Path(__file__).parents[2] / "workflow"
 PROGRAMS = {"squeue", "scontrol", "sinfo", "sacct", "sacctmgr", "scancel", "sbatch", "srun"}

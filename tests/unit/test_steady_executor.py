@@ -18,9 +18,9 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_executor_plugin_slurm_steady import executor as steady_executor
 from snakemake_executor_plugin_slurm_steady.executor import SteadyExecutor
 from snakemake_executor_plugin_slurm_steady.left_over import Left
-from snaketrain.slurm import hooks
+from snaketrain.orchestration import executor_hooks
+from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.slurm.client import Slurm
-from snaketrain.slurm.submissions import Submission, Submissions
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 AWAY = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
@@ -64,7 +64,7 @@ def executor(monkeypatch):
         keep_going=True,
     )  # fmt: skip
     monkeypatch.setattr(steady_executor.Executor, "__init__", lambda self, *_: None)
-    monkeypatch.setattr(hooks, "registered", lambda: None)
+    monkeypatch.setattr(executor_hooks, "registered", lambda: None)
     nothing_to_do = types.SimpleNamespace(needrun_jobs=list)
     workflow = types.SimpleNamespace(executor_settings=settings, workdir_init=Path.cwd(), dag=nothing_to_do)
     made = SteadyExecutor(workflow, logging.getLogger("executor"))
@@ -374,7 +374,7 @@ def workflow(slurm, executor, tmp_path, monkeypatch):
     monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.submitting.submission", lambda job, settings: "sbatch")
     monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.left_over.fingerprint", lambda job, settings: "as it is now")
     executor.checked = []
-    executor.hooks = hooks.Hooks(executor.checked.append, lambda job: False, lambda: ({}, {}))
+    executor.hooks = executor_hooks.Hooks(executor.checked.append, lambda job: False, lambda: ({}, {}))
     executor.workflow.executor_settings.logdir = "logs/slurm"
     before = Job(name="prepare_data")
     return types.SimpleNamespace(
@@ -399,7 +399,7 @@ def test_no_job_is_ended_where_the_check_fails(executor, workflow, tmp_path):
     def refuse(refused):
         raise ValueError(refused)
 
-    executor.hooks = hooks.Hooks(refuse, lambda job: False, lambda: ({}, {}))
+    executor.hooks = executor_hooks.Hooks(refuse, lambda job: False, lambda: ({}, {}))
     with pytest.raises(ValueError, match="SLURM would refuse it"):
         executor.begin(workflow)
     assert executor.left_over.kept == {} and not (tmp_path / "cancelled").exists()

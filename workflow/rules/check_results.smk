@@ -1,6 +1,6 @@
 # While Snakemake plans a job, its earlier results are checked: a stage whose files are missing or damaged runs again.
 from snaketrain.orchestration.repairing import Repairs
-from snaketrain.slurm.submissions import Submissions
+from snaketrain.orchestration.submissions import Submissions
 
 
 def as_input(stage, name):

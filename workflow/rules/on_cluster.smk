@@ -3,7 +3,7 @@
 from snaketrain.orchestration.pipeline import ranges_and_folders
 from snaketrain.orchestration.stages import ModelStage
 from snaketrain.runtime.file_systems import CannotStage, pack_environment
-from snaketrain.slurm import hooks
+from snaketrain.orchestration import executor_hooks
 from snaketrain.slurm.client import keep_slurm_conf
 
 keep_slurm_conf()
@@ -33,4 +33,4 @@ def has_results(job):
 
 
 if workflow.is_main_process:
-    hooks.register(hooks.Hooks(check_jobs, has_results, watched=lambda: ranges_and_folders(pipeline)))
+    executor_hooks.register(executor_hooks.Hooks(check_jobs, has_results, watched=lambda: ranges_and_folders(pipeline)))

@@ -31,10 +31,11 @@ from snakemake_executor_plugin_slurm_steady.submitting import (
     refusals,
     to_submit,
 )
+from snaketrain.orchestration import executor_hooks
+from snaketrain.orchestration.submissions import Stamp, Submission, Submissions, stamps
 from snaketrain.runtime.manifests import make_private_folder
-from snaketrain.slurm import hooks
-from snaketrain.slurm.client import ENDED_STATES, OUTAGE, Slurm, SlurmError, Work, comment, job_name, jobs_here, wait_for_end
-from snaketrain.slurm.submissions import Stamp, Submission, Submissions, stamps
+from snaketrain.slurm.client import ENDED_STATES, OUTAGE, Slurm, SlurmError, jobs_here, wait_for_end
+from snaketrain.slurm.jobs import Work, comment, job_name
 
 if TYPE_CHECKING:
     import logging
@@ -55,7 +56,7 @@ NOT_REQUEUED = ("PREEMPTED", "NODE_FAIL")  # final states, where partition or si
 
 class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
     def __init__(self, workflow: "Workflow", logger: "logging.Logger") -> None:
-        self.slurm, self.submissions, self.hooks = Slurm(), Submissions(), hooks.registered()
+        self.slurm, self.submissions, self.hooks = Slurm(), Submissions(), executor_hooks.registered()
         self.left_over = LeftOver(self.slurm, self.submissions, logger.info)
         self.following: dict[str, SubmittedJobInfo] = {}  # by number: submitted or adopted, and not known to have ended
         self.names: set[str] = set()  # of all jobs that were followed

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from snakemake_executor_plugin_slurm_steady.submitting import fingerprint
-from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, QueuedJob, Slurm, SlurmError, Work, comment, jobs_here, wait_for_end
-from snaketrain.slurm.submissions import Submission, Submissions
+from snaketrain.orchestration.submissions import Submission, Submissions
+from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, Slurm, SlurmError, jobs_here, wait_for_end
+from snaketrain.slurm.jobs import QueuedJob, Work, comment
 
 if TYPE_CHECKING:
     from snakemake.jobs import Job
@@ -96,7 +97,7 @@ class LeftOver:
                 return rows
             if time.monotonic() >= end:
                 raise SlurmError(
-                    f"squeue does not list job {missing[0]} of this folder, which `scontrol show job {missing[0]}` says has not ended"
+                    f"Job {missing[0]} of this folder is not listed by squeue, and has not ended by `scontrol show job {missing[0]}`"
                 )
             time.sleep(1)
 

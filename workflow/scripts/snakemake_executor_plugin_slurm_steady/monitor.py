@@ -11,7 +11,8 @@ from pathlib import Path
 
 from snaketrain.config.schema import Compute
 from snaketrain.runtime.processes import OUT_OF_MEMORY
-from snaketrain.slurm.client import ENDED_STATES, NODES_TO_EXCLUDE, QueuedJob, Slurm, SlurmError, jobs_here
+from snaketrain.slurm.client import ENDED_STATES, NODES_TO_EXCLUDE, Slurm, SlurmError, jobs_here
+from snaketrain.slurm.jobs import QueuedJob
 
 # --- Why a job failed, where its state and its log give it away. What would fail again is not retried.
 

@@ -12,7 +12,8 @@ from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_interface_executor_plugins.utils import format_cli_value
 
 from snaketrain.runtime.manifests import digest, file_digest
-from snaketrain.slurm.client import Slurm, SlurmError, Work, comment
+from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.jobs import Work, comment
 
 if TYPE_CHECKING:
     from snakemake.dag import DAG

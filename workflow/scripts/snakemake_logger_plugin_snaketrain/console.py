@@ -33,7 +33,7 @@ from snakemake_logger_plugin_snaketrain.running_jobs import RunningJob
 from snaketrain.orchestration.job_errors import last_error, last_traceback
 from snaketrain.runtime.journal import duration
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.slurm.client import Work
+from snaketrain.slurm.jobs import Work
 
 if TYPE_CHECKING:
     from snakemake.logging import LoggerManager

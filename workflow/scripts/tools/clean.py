@@ -15,9 +15,9 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.files import read_configuration
 from snaketrain.orchestration.names import RESULTS
 from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.submissions import Submissions
 from snaketrain.runtime.ownership import living_process
 from snaketrain.slurm.client import Slurm, SlurmError, jobs_here
-from snaketrain.slurm.submissions import Submissions
 
 
 def main() -> None:

@@ -22,10 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 
 from snaketrain.orchestration import extras
 from snaketrain.orchestration.known_stages import parts_of, trains
+from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.runtime.journal import Event, last_attempt, read_events
 from snaketrain.runtime.ownership import living_process
-from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, QueuedJob, Slurm, SlurmError, Work, jobs_here, wait_for_end
-from snaketrain.slurm.submissions import Submission, Submissions
+from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, Slurm, SlurmError, jobs_here, wait_for_end
+from snaketrain.slurm.jobs import QueuedJob, Work
 
 SECONDS_BETWEEN_QUESTIONS = 10.0  # to SLURM, whether a job is over
 COLUMNS = ("RUN", "STAGE", "JOB", "STATE", "STEP", "TIME LEFT", "NODES", "LOG")

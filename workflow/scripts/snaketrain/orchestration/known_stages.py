@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from snaketrain.orchestration import extras
 from snaketrain.orchestration.stage import Stage
 from snaketrain.orchestration.stages import CORE, Training
-from snaketrain.slurm.client import PARTS
+from snaketrain.slurm.jobs import PARTS
 
 if TYPE_CHECKING:
     from snaketrain.orchestration.pipeline import Pipeline

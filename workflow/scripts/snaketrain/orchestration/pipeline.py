@@ -21,7 +21,7 @@ from snaketrain.orchestration.stage import Decision, ModelStage, Stage
 from snaketrain.orchestration.strategy_declarations import evaluation_compute, saves_shards
 from snaketrain.runtime.credentials import USED_AS_SECRETS
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.slurm.client import Work
+from snaketrain.slurm.jobs import Work
 
 
 class StageStrings:

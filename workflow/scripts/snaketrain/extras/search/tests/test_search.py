@@ -19,7 +19,7 @@ from snaketrain.extras.search.top_level import Search, Trial, Trials, read_searc
 from snaketrain.orchestration.pipeline import Pipeline, ranges_and_folders
 from snaketrain.runtime.manifests import Manifest, digests, read_manifest, write_manifest
 from snaketrain.runtime.stages import JobSettings
-from snaketrain.slurm.client import Work
+from snaketrain.slurm.jobs import Work
 
 EXAMPLES = 200
 SWEEP = {"rate": {"train.learning_rate": [1e-5, 1e-4], "train.seed": [0, 1]}}
