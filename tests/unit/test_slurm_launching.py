@@ -324,12 +324,24 @@ def test_a_controller_that_does_not_answer_at_the_start_is_asked_again(job, monk
 
 
 def test_a_saved_training_out_of_time_is_requeued(job, slurm):
+    (slurm / "checkpoints/step-40").mkdir(parents=True)
     assert job.exit_code(StepEnding(Ending(138)), ["SIGUSR1"]) == 138
     assert changed(slurm) == ["requeue 7"]
 
 
+def test_a_training_whose_time_runs_out_before_a_step_is_not_requeued(job, slurm, capsys):
+    """It would be requeued for ever."""
+    (slurm / "checkpoints/step-40").mkdir(parents=True)
+    job.saved_before = 40
+    assert job.exit_code(StepEnding(Ending(138)), ["SIGUSR1"]) == 138
+    assert changed(slurm) == []
+    assert "its time ran out before it got beyond step 40, so that it is not requeued: raise compute.minutes" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("ended", [True, False], ids=["the request arrived", "refused"])
-def test_scontrol_may_be_ended_by_its_own_request(job, monkeypatch, capsys, ended):
+def test_scontrol_may_be_ended_by_its_own_request(job, slurm, monkeypatch, capsys, ended):
+    (slurm / "checkpoints/step-40").mkdir(parents=True)
+
     def requeue(number: str) -> None:
         job.signals += [signal.SIGTERM] if ended else []
         raise SlurmError("scontrol requeue 7 failed: ")
