@@ -139,7 +139,7 @@ class SlurmJob:
         lost = sorted(self.dead | self.unfit)
         write_json(
             self.folder / NODES_TO_EXCLUDE, {"job": self.job.number, "nodes": lost}
-        )  # only a pending job can be told: see slurm/monitor.py
+        )  # only a pending job can be told: see snakemake_executor_plugin_slurm_steady/monitor.py
         try:
             self.slurm.requeue(self.job.number)
         except SlurmError as error:
