@@ -93,6 +93,12 @@ def test_an_answer_that_is_no_list_of_jobs_is_an_error(programs, answer, ask):
         ask(Slurm())
 
 
+def test_a_comment_of_several_lines_is_no_other_answer(programs):
+    """Here of a user's only job: without its last columns it is nobody's job, and no reason to wait."""
+    programs(squeue="printf '7|RUNNING|None|one\\ntwo|n1|/elsewhere\\n'")
+    assert Slurm().user_jobs() == []
+
+
 def test_an_answer_is_reused_until_it_is_too_old(programs, asked, monkeypatch):
     programs(squeue="echo 1")
     slurm, now = Slurm(), [1000.0]

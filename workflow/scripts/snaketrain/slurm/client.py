@@ -83,10 +83,10 @@ class Slurm:
         """This user's jobs, with those that ended within the last minutes."""
         shown = self._ask("squeue", "--user", getpass.getuser(), "--states=all", "--noheader", "--format", "%i|%T|%r|%k|%N|%Z")
         rows = [line.split("|", 5) for line in shown.splitlines()]
-        found = [QueuedJob(*row) for row in rows if len(row) == 6 and row[0][:1].isdigit()]
-        if shown.strip() and not found:  # otherwise it may be a comment of several lines
+        begun = [row for row in rows if len(row) > 1 and row[0][:1].isdigit()]
+        if shown.strip() and not begun:  # a line that begins no job may be the rest of a comment
             raise SlurmError(f"squeue's answer is not a list of jobs: {shown.strip()[:200]!r}")
-        return found
+        return [QueuedJob(*row) for row in begun if len(row) == 6]
 
     def has_jobs(self, max_age_seconds: float = 0.0) -> bool:
         return bool(self._ask("squeue", "--me", "--noheader", "--format", "%i", max_age_seconds=max_age_seconds).strip())
