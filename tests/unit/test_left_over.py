@@ -23,7 +23,7 @@ class FakeSlurm(Slurm):
     def __init__(self, **states: str):
         super().__init__()
         self.states_by_number, self.cancelled = {name.strip("_"): state for name, state in states.items()}, []
-        self.empty_answers = 0
+        self.empty_answers, self.folder = 0, ""
 
     def _answer(self, command):
         if command[0] == "scancel":
@@ -34,14 +34,14 @@ class FakeSlurm(Slurm):
         if command[0] == "scontrol":
             if command[-1] not in self.states_by_number:
                 raise SlurmError("slurm_load_jobs error: Invalid job id specified")
-            return f"JobId={command[-1]} JobState={self.states_by_number[command[-1]]} Reason=None"
+            return f"JobId={command[-1]} JobState={self.states_by_number[command[-1]]} WorkDir={self.folder or os.getcwd()} StdErr=x"
         if self.empty_answers:
             self.empty_answers -= 1
             return ""
         if "--format=%A" in command:
             asked = command[-1].removeprefix("--jobs=").split(",")
             return "\n".join(set(asked) & set(self.states_by_number))
-        return "".join(f"{number}|{state}|None|{COMMENT}|n1|{os.getcwd()}\n" for number, state in self.states_by_number.items())
+        return "".join(f"{number}|{state}|None|{COMMENT}|n1|{self.folder or os.getcwd()}\n" for number, state in self.states_by_number.items())
 
 
 @pytest.fixture
@@ -86,6 +86,15 @@ def test_a_job_that_squeue_does_not_list_is_looked_for_again(job, monkeypatch):
     monkeypatch.setattr(left_over, "ENDING_SECONDS", 0)
     with pytest.raises(SlurmError, match="Job 4 of this folder is not listed by squeue"):
         settled(job, slurm)
+
+
+def test_a_job_of_the_folder_that_this_one_is_a_copy_of_is_not_looked_for(job, monkeypatch):
+    """A project is copied while its jobs run, with `.snakemake`; or another job has the number by now."""
+    submitted("4")
+    slurm = FakeSlurm(_4="RUNNING")
+    slurm.folder = "/a/first project"
+    monkeypatch.setattr(left_over, "ENDING_SECONDS", 0)
+    assert settled(job, slurm)[0].take(job) is None and slurm.cancelled == []
 
 
 def test_a_job_with_other_settings_is_ended(job):

@@ -85,14 +85,16 @@ class LeftOver:
         return found
 
     def _listed(self, earlier: Collection[Submission]) -> list[QueuedJob]:
-        """The jobs of this folder: squeue may answer nothing, with exit 0, so that it is asked again while scontrol knows more."""
+        """The jobs of this folder: squeue may answer nothing, with exit 0, so that it is asked again while scontrol knows more.
+
+        What is known of earlier jobs may come from another folder, of which this one is a copy, and their numbers may come again.
+        """
         end = time.monotonic() + ENDING_SECONDS
         while True:
             rows = jobs_here(self.slurm)
             listed = {row.number for row in rows}
-            missing = [
-                made.number for made in earlier if not made.state and made.number not in listed and not self.slurm.is_over(made.number)
-            ]
+            unlisted = [made.number for made in earlier if not made.state and made.number not in listed]
+            missing = [number for number in unlisted if not self.slurm.is_over(number, folder=".")]
             if not missing:
                 return rows
             if time.monotonic() >= end:

@@ -112,17 +112,23 @@ class Slurm:
                 raise
             shown = ""
         listed = set(shown.split())
-        return listed | {number for number in asked if number not in listed and not self.is_over(number)}
+        missing = (number for number in asked if number not in listed)
+        return listed | {number for number in missing if not self.is_over(number, max_age_seconds=max_age_seconds)}
 
-    def is_over(self, number: str) -> bool:
-        """Whether SLURM says that a job has ended, or knows it no more. That squeue does not list it proves nothing: it may answer nothing at all."""
+    def is_over(self, number: str, folder: str = "", max_age_seconds: float = 0.0) -> bool:
+        """Whether SLURM says that a job has ended, or knows it no more. That squeue does not list it proves nothing: it may answer nothing at all.
+
+        `folder`: where it was submitted; a job of another folder that has the number is not it.
+        """
         try:
-            shown = self._ask("scontrol", "show", "job", "--oneliner", number)
+            shown = self._ask("scontrol", "show", "job", "--oneliner", number, max_age_seconds=max_age_seconds)
         except SlurmError as error:
             if NO_SUCH_JOB in str(error):
                 return True
             raise
-        state = re.search(r" JobState=(\w+)", shown)
+        state, submitted_in = re.search(r" JobState=(\w+)", shown), re.search(r" WorkDir=(.*?)(?= \w+=|\s*$)", shown)
+        if folder and submitted_in and os.path.realpath(submitted_in[1]) != os.path.realpath(folder):
+            return True
         return bool(state and state[1] in ENDED_STATES)
 
     def submitted_at(self, number: str) -> datetime:
