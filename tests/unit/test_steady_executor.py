@@ -149,6 +149,16 @@ def test_jobs_that_squeue_does_not_list_are_followed_while_scontrol_knows_them(s
     assert (tmp_path / "cancelled").read_text().split() == ["1", "2"], "before anything is submitted in their place"
 
 
+def test_while_scontrol_does_not_answer_one_look_asks_once(slurm, executor, submitted, tmp_path):
+    """No answer takes a minute, for each of hundreds of jobs."""
+    jobs = [submitted(str(number)) for number in range(1, 6)]
+    slurm(squeue="true", scontrol=f'echo "$@" >> {tmp_path}/asked; {AWAY}')
+    assert look(executor, jobs) == jobs
+    (tmp_path / "asked").unlink(missing_ok=True)
+    assert look(executor, jobs) == jobs and executor.reported == []
+    assert (tmp_path / "asked").read_text().count("show job") == 1
+
+
 @pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL"])
 def test_a_job_that_slurm_does_not_requeue_is_tried_again(slurm, executor, submitted, state):
     """Where partitions preempt by cancelling. The plugin would wait for its return."""

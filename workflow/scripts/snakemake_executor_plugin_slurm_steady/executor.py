@@ -265,8 +265,14 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         unsettled = [job_info for job_info in active_jobs if job_info.external_jobid in self.following]
         states = await self.states_in_squeue() if unsettled else None
         for job_info in unsettled:
-            number = job_info.external_jobid
-            if states is None or not await self.is_lost(number, state := states.get(number)):
+            number, state = job_info.external_jobid, (states or {}).get(job_info.external_jobid)
+            try:
+                is_lost = states is not None and await self.is_lost(number, state)
+            except SlurmError as error:
+                is_lost = False
+                if OUTAGE.search(str(error)):
+                    states = None  # each of the others would wait for no answer as long
+            if not is_lost:
                 yield job_info
                 continue
             with contextlib.suppress(SlurmError):  # nothing may run beside what is submitted in its place
@@ -303,10 +309,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         self.looks_lost[number] = self.looks_lost.get(number, 0) + 1 if state in (None, *NOT_REQUEUED) else 0
         if self.looks_lost[number] < LOOKS_UNTIL_LOST:
             return False
-        try:
-            return state is not None or await asyncio.to_thread(self.slurm.is_over, number)
-        except SlurmError:
-            return False
+        return state is not None or await asyncio.to_thread(self.slurm.is_over, number)
 
     def has_written(self, job_info: SubmittedJobInfo) -> bool:
         """Whether all results exist and none of them dates from before this job was submitted."""
