@@ -314,6 +314,15 @@ def test_a_job_whose_number_sbatch_does_not_print_is_cancelled(slurm, executor, 
     assert "sbatch did not say which number it has" in caplog.text
 
 
+def test_a_job_without_a_number_is_not_left_in_the_queue(slurm, executor, submission, monkeypatch, tmp_path):
+    """It would run although it is reported as failed."""
+    monkeypatch.setattr(steady_executor, "NO_NUMBER_PATIENCE_SECONDS", 0)
+    slurm(sbatch="true", squeue=f"echo '11|PENDING|None|rule_train_model||{tmp_path}'")
+    executor.run_job(submission)
+    assert "No valid SLURM job ID" in executor.reported[0][1]
+    assert (tmp_path / "cancelled").read_text() == "11\n"
+
+
 def lost_answer(tmp_path) -> tuple[str, str]:
     """sbatch fails, but SLURM has taken job 11; squeue lists that, once the file `answers` is there."""
     message = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"

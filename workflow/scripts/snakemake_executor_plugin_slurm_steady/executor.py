@@ -179,8 +179,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         started, pause, reason = time.monotonic(), FIRST_PAUSE_SECONDS, ""
         self.fingerprints[comment(job)] = fingerprint(job, self.workflow.executor_settings)
         while not self.cancelling.is_set():
-            if comment(job) in self.unconfirmed and self.cancel_unconfirmed(job):
-                self.unconfirmed.discard(comment(job))
+            self.settle_unconfirmed(job)
             refusal = UNKNOWN if comment(job) in self.unconfirmed else self.try_to_submit(job)
             if refusal is None:
                 break
@@ -188,6 +187,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
                 self.unconfirmed.add(comment(job))
             before, reason = reason, self.why_wait(refusal, time.monotonic() - started)
             if not reason:  # Snakemake may submit it once more
+                self.settle_unconfirmed(job)
                 super()._report_job_error_threadsafe(SubmittedJobInfo(job), refusal)
                 return
             if reason != before:
@@ -197,8 +197,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         if not reason:
             return
         if self.cancelling.is_set():
-            if comment(job) in self.unconfirmed:
-                self.cancel_unconfirmed(job)
+            self.settle_unconfirmed(job)
         else:
             self.logger.info(f"{Work.of(comment(job))} was submitted after {time.monotonic() - started:.0f} seconds.")
 
@@ -228,6 +227,10 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         if LIMIT.search(message) and self.jobs_ahead():
             return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue"
         return ""
+
+    def settle_unconfirmed(self, job: "Job") -> None:
+        if comment(job) in self.unconfirmed and self.cancel_unconfirmed(job):
+            self.unconfirmed.discard(comment(job))
 
     def cancel_unconfirmed(self, job: "Job") -> bool:
         """A job may be in the queue although the answer to its submission was lost; a second one would train in the same folder.
