@@ -436,6 +436,12 @@ def test_silence_of_slurm_is_a_plain_error(slurm, executor, workflow):
         executor.begin(workflow)
 
 
+def test_another_workflow_is_told_that_this_executor_is_not_for_it(monkeypatch):
+    monkeypatch.setattr(executor_hooks, "_registered", [])
+    with pytest.raises(WorkflowError, match="slurm-steady works with snaketrain's Snakefile"):
+        SteadyExecutor(None, None)
+
+
 def test_without_the_plugin_for_slurm_only_this_executor_is_missing():
     """Snakemake imports it for every executor."""
     code = (

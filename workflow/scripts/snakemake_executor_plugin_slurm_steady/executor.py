@@ -56,7 +56,11 @@ NOT_REQUEUED = ("PREEMPTED", "NODE_FAIL")  # final states, where partition or si
 
 class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
     def __init__(self, workflow: "Workflow", logger: "logging.Logger") -> None:
-        self.slurm, self.submissions, self.hooks = Slurm(), Submissions(), executor_hooks.registered()
+        try:
+            self.hooks = executor_hooks.registered()
+        except LookupError as error:
+            raise WorkflowError(str(error)) from None
+        self.slurm, self.submissions = Slurm(), Submissions()
         self.left_over = LeftOver(self.slurm, self.submissions, logger.info)
         self.following: dict[str, SubmittedJobInfo] = {}  # by number: submitted or adopted, and not known to have ended
         self.names: set[str] = set()  # of all jobs that were followed
