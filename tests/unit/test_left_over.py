@@ -23,9 +23,10 @@ class FakeSlurm(Slurm):
     def __init__(self, **states: str):
         super().__init__()
         self.states_by_number, self.cancelled = {name.strip("_"): state for name, state in states.items()}, []
-        self.empty_answers, self.folder = 0, ""
+        self.empty_answers, self.folder, self.asked = 0, "", []
 
     def _answer(self, command):
+        self.asked.append(command[0])
         if command[0] == "scancel":
             self.cancelled += command[1:]
             for number in command[1:]:
@@ -130,11 +131,14 @@ def test_a_job_whose_input_is_made_again_is_ended(job):
 def test_a_job_that_is_about_to_end_is_waited_for(job, monkeypatch):
     """It was cancelled and saves, or it is requeued and continues."""
     submitted("4")
+    Submissions().submitted(Submission("3", "rule_evaluate_model_wildcards_small", "now", "3.log", {}))
     slurm = FakeSlurm(_4="COMPLETING")
-    monkeypatch.setattr(left_over.time, "sleep", lambda seconds: slurm.states_by_number.update({"4": "PENDING"}))
+    looks = iter(["COMPLETING", "PENDING"])
+    monkeypatch.setattr(left_over.time, "sleep", lambda seconds: slurm.states_by_number.update({"4": next(looks)}))
     found, said = settled(job, slurm)
     assert found.take(job).submission.number == "4" and slurm.cancelled == []
     assert said[0].startswith("Waiting for SLURM job 4 (train_model small)")
+    assert slurm.asked.count("scontrol") == 1, "about job 3, of which no workflow saw the end"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ class LeftOver:
     def __init__(self, slurm: Slurm, submissions: Submissions, report: Callable[[str], None]):
         self.slurm, self.submissions, self.report = slurm, submissions, report
         self.kept: dict[str, Left] = {}  # by comment
+        self.over: set[str] = set()  # numbers of jobs that no workflow saw end, and of which scontrol says that they have
 
     def take(self, job: "Job") -> Left | None:
         """What is left of this job, once: a job that is tried again is submitted."""
@@ -93,8 +94,9 @@ class LeftOver:
         while True:
             rows = jobs_here(self.slurm)
             listed = {row.number for row in rows}
-            unlisted = [made.number for made in earlier if not made.state and made.number not in listed]
-            missing = [number for number in unlisted if not self.slurm.is_over(number, folder=".")]
+            unlisted = [made.number for made in earlier if not made.state and made.number not in listed | self.over]
+            self.over |= {number for number in unlisted if self.slurm.is_over(number, folder=".")}
+            missing = [number for number in unlisted if number not in self.over]
             if not missing:
                 return rows
             if time.monotonic() >= end:
