@@ -42,7 +42,9 @@ class FakeSlurm(Slurm):
         if "--format=%A" in command:
             asked = command[-1].removeprefix("--jobs=").split(",")
             return "\n".join(set(asked) & set(self.states_by_number))
-        return "".join(f"{number}|{state}|None|{COMMENT}|n1|{self.folder or os.getcwd()}\n" for number, state in self.states_by_number.items())
+        return "".join(
+            f"{number}|{state}|None|{COMMENT}|n1|{self.folder or os.getcwd()}\n" for number, state in self.states_by_number.items()
+        )
 
 
 @pytest.fixture

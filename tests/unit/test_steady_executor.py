@@ -314,6 +314,18 @@ def test_a_job_whose_number_sbatch_does_not_print_is_cancelled(slurm, executor, 
     assert "sbatch did not say which number it has" in caplog.text
 
 
+def test_a_queue_without_the_jobs_that_are_followed_proves_nothing(slurm, executor, submission, submitted, tmp_path):
+    """squeue answers nothing several times in a row. Found by the simulated cluster (seed 7): both jobs ran."""
+    message, _ = lost_answer(tmp_path)
+    count = f"echo >> {tmp_path}/looks; [ $(wc -l < {tmp_path}/looks) -gt 5 ]"
+    rows = f"echo '5|RUNNING|None|rule_other||{tmp_path}'; echo '11|PENDING|None|rule_train_model||{tmp_path}'"
+    slurm(sbatch=f"if [ -e {tmp_path}/cancelled ]; then echo 12; else {message}; fi", squeue=f"if {count}; then {rows}; fi")
+    submitted("5", run="other")
+    executor.run_job(submission)
+    assert (tmp_path / "cancelled").read_text() == "11\n"
+    assert [job.external_jobid for job in executor.active_jobs] == ["5", "12"]
+
+
 def test_a_job_without_a_number_is_not_left_in_the_queue(slurm, executor, submission, monkeypatch, tmp_path):
     """It would run although it is reported as failed."""
     monkeypatch.setattr(steady_executor, "NO_NUMBER_PATIENCE_SECONDS", 0)

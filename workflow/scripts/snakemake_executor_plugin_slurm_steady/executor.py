@@ -239,17 +239,21 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
     def cancel_unconfirmed(self, job: "Job") -> bool:
         """A job may be in the queue although the answer to its submission was lost; a second one would train in the same folder.
 
-        Whether none is there any more: while SLURM does not answer, that is not known, and one look that finds none proves nothing.
+        Whether none is there any more: while SLURM does not answer, that is not known, and one look that finds none proves nothing, nor do
+        several that find none of the jobs that are followed.
         """
         for look in range(LOOKS_UNTIL_LOST):
             if look:
                 self.cancelling.wait(FIRST_PAUSE_SECONDS)
             try:
-                waiting = [row.number for row in jobs_here(self.slurm) if row.comment == comment(job) and row.state not in ENDED_STATES]
+                followed, listed = set(self.following.copy()), jobs_here(self.slurm)
+                waiting = [row.number for row in listed if row.comment == comment(job) and row.state not in ENDED_STATES]
                 if lost := [number for number in waiting if number not in self.following]:
                     self.slurm.cancel(*lost)
                     return True
             except SlurmError:
+                return False
+            if followed and followed.isdisjoint(row.number for row in listed):
                 return False
         return True
 
