@@ -18,7 +18,8 @@ from snakemake_logger_plugin_snaketrain import LogHandler, console_of, running_j
 from snakemake_logger_plugin_snaketrain.console import Console
 from snakemake_logger_plugin_snaketrain.display import Display
 from snakemake_logger_plugin_snaketrain.messages import FAILED, plain_error, short_reason
-from snaketrain.config.schema import Settings
+from snaketrain.config.runs import SECTIONS
+from snaketrain.config.schema.of_extras import modules
 
 STATS = {"prepare_data": 1, "train_model": 2, "all": 1, "total": 4}
 TRACEBACK = 'Traceback (most recent call last):\n  File "own.py", line 1, in step\n    x\nValueError: no such wheel'
@@ -93,7 +94,9 @@ def test_the_lines_of_a_job(console, stream):
     ]
 
 
-@pytest.mark.parametrize("setting", [*(f"{section}.some" for section in Settings.model_fields), "search.keep"])
+@pytest.mark.parametrize(
+    "setting", [*(f"{section}.some" for section in SECTIONS), *(f"{extra.KEY}.some" for extra in modules("top_level"))]
+)
 def test_a_reason_names_the_setting_that_changed(setting):
     assert short_reason(f"Params have changed since last execution: before: {setting}=1 now: {setting}=2") == f"({setting} changed)"
 

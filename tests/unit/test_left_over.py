@@ -23,9 +23,10 @@ class FakeSlurm(Slurm):
     def __init__(self, **states: str):
         super().__init__()
         self.states_by_number, self.cancelled = {name.strip("_"): state for name, state in states.items()}, []
-        self.empty_answers = 0
+        self.empty_answers, self.folder, self.asked = 0, "", []
 
     def _answer(self, command):
+        self.asked.append(command[0])
         if command[0] == "scancel":
             self.cancelled += command[1:]
             for number in command[1:]:
@@ -34,14 +35,16 @@ class FakeSlurm(Slurm):
         if command[0] == "scontrol":
             if command[-1] not in self.states_by_number:
                 raise SlurmError("slurm_load_jobs error: Invalid job id specified")
-            return f"JobId={command[-1]} JobState={self.states_by_number[command[-1]]} Reason=None"
+            return f"JobId={command[-1]} JobState={self.states_by_number[command[-1]]} WorkDir={self.folder or os.getcwd()} StdErr=x"
         if self.empty_answers:
             self.empty_answers -= 1
             return ""
         if "--format=%A" in command:
             asked = command[-1].removeprefix("--jobs=").split(",")
             return "\n".join(set(asked) & set(self.states_by_number))
-        return "".join(f"{number}|{state}|None|{COMMENT}|n1|{os.getcwd()}\n" for number, state in self.states_by_number.items())
+        return "".join(
+            f"{number}|{state}|None|{COMMENT}|n1|{self.folder or os.getcwd()}\n" for number, state in self.states_by_number.items()
+        )
 
 
 @pytest.fixture
@@ -88,6 +91,15 @@ def test_a_job_that_squeue_does_not_list_is_looked_for_again(job, monkeypatch):
         settled(job, slurm)
 
 
+def test_a_job_of_the_folder_that_this_one_is_a_copy_of_is_not_looked_for(job, monkeypatch):
+    """A project is copied while its jobs run, with `.snakemake`; or another job has the number by now."""
+    submitted("4")
+    slurm = FakeSlurm(_4="RUNNING")
+    slurm.folder = "/a/first project"
+    monkeypatch.setattr(left_over, "ENDING_SECONDS", 0)
+    assert settled(job, slurm)[0].take(job) is None and slurm.cancelled == []
+
+
 def test_a_job_with_other_settings_is_ended(job):
     submitted("4", fingerprint="before")
     slurm = FakeSlurm(_4="RUNNING")
@@ -121,11 +133,14 @@ def test_a_job_whose_input_is_made_again_is_ended(job):
 def test_a_job_that_is_about_to_end_is_waited_for(job, monkeypatch):
     """It was cancelled and saves, or it is requeued and continues."""
     submitted("4")
+    Submissions().submitted(Submission("3", "rule_evaluate_model_wildcards_small", "now", "3.log", {}))
     slurm = FakeSlurm(_4="COMPLETING")
-    monkeypatch.setattr(left_over.time, "sleep", lambda seconds: slurm.states_by_number.update({"4": "PENDING"}))
+    looks = iter(["COMPLETING", "PENDING"])
+    monkeypatch.setattr(left_over.time, "sleep", lambda seconds: slurm.states_by_number.update({"4": next(looks)}))
     found, said = settled(job, slurm)
     assert found.take(job).submission.number == "4" and slurm.cancelled == []
     assert said[0].startswith("Waiting for SLURM job 4 (train_model small)")
+    assert slurm.asked.count("scontrol") == 1, "about job 3, of which no workflow saw the end"
 
 
 @pytest.mark.parametrize(

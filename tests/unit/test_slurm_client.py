@@ -93,6 +93,20 @@ def test_an_answer_that_is_no_list_of_jobs_is_an_error(programs, answer, ask):
         ask(Slurm())
 
 
+def test_a_comment_of_several_lines_is_no_other_answer(programs):
+    """Here of a user's only job: without its last columns it is nobody's job, and no reason to wait."""
+    programs(squeue="printf '7|RUNNING|None|one\\ntwo|n1|/elsewhere\\n'")
+    assert Slurm().user_jobs() == []
+
+
+def test_whether_a_job_has_ended_may_also_be_an_answer_of_before(programs, asked):
+    programs(squeue="true", scontrol="echo 'JobId=1 JobState=RUNNING'")
+    slurm = Slurm()
+    for _ in range(3):
+        assert slurm.in_queue(["1"], max_age_seconds=60) == {"1"}
+    assert len(asked()) == 2
+
+
 def test_an_answer_is_reused_until_it_is_too_old(programs, asked, monkeypatch):
     programs(squeue="echo 1")
     slurm, now = Slurm(), [1000.0]

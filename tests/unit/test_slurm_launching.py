@@ -392,9 +392,11 @@ def test_a_users_own_exclusions_stay(slurm):
     [("2026-11-23T02:10:00", ["requeue 7"]), ("2026-11-23T01:59:59", [])],
     ids=["now", "in an earlier start"],
 )
-def test_a_training_that_ends_within_the_grace_time_is_requeued(job, slurm, preempted, requests):
+@pytest.mark.parametrize("sent", ["SIGTERM", "SIGUSR1"])
+def test_a_training_that_ends_within_the_grace_time_is_requeued(job, slurm, preempted, requests, sent):
+    """With PreemptParameters=send_user_signal SLURM sends the signal that --signal asked for, before a step may have been saved."""
     (slurm / "times").write_text(f"StartTime=2026-11-23T02:00:00 PreemptEligibleTime=2026-11-23T02:00:00 PreemptTime={preempted}")
-    job.exit_code(StepEnding(Ending(143)), ["SIGTERM"])
+    job.exit_code(StepEnding(Ending(143)), [sent])
     assert changed(slurm) == requests
 
 

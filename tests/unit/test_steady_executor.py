@@ -149,6 +149,16 @@ def test_jobs_that_squeue_does_not_list_are_followed_while_scontrol_knows_them(s
     assert (tmp_path / "cancelled").read_text().split() == ["1", "2"], "before anything is submitted in their place"
 
 
+def test_while_scontrol_does_not_answer_one_look_asks_once(slurm, executor, submitted, tmp_path):
+    """No answer takes a minute, for each of hundreds of jobs."""
+    jobs = [submitted(str(number)) for number in range(1, 6)]
+    slurm(squeue="true", scontrol=f'echo "$@" >> {tmp_path}/asked; {AWAY}')
+    assert look(executor, jobs) == jobs
+    (tmp_path / "asked").unlink(missing_ok=True)
+    assert look(executor, jobs) == jobs and executor.reported == []
+    assert (tmp_path / "asked").read_text().count("show job") == 1
+
+
 @pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL"])
 def test_a_job_that_slurm_does_not_requeue_is_tried_again(slurm, executor, submitted, state):
     """Where partitions preempt by cancelling. The plugin would wait for its return."""
@@ -304,6 +314,27 @@ def test_a_job_whose_number_sbatch_does_not_print_is_cancelled(slurm, executor, 
     assert "sbatch did not say which number it has" in caplog.text
 
 
+def test_a_queue_without_the_jobs_that_are_followed_proves_nothing(slurm, executor, submission, submitted, tmp_path):
+    """squeue answers nothing several times in a row. Found by the simulated cluster (seed 7): both jobs ran."""
+    message, _ = lost_answer(tmp_path)
+    count = f"echo >> {tmp_path}/looks; [ $(wc -l < {tmp_path}/looks) -gt 5 ]"
+    rows = f"echo '5|RUNNING|None|rule_other||{tmp_path}'; echo '11|PENDING|None|rule_train_model||{tmp_path}'"
+    slurm(sbatch=f"if [ -e {tmp_path}/cancelled ]; then echo 12; else {message}; fi", squeue=f"if {count}; then {rows}; fi")
+    submitted("5", run="other")
+    executor.run_job(submission)
+    assert (tmp_path / "cancelled").read_text() == "11\n"
+    assert [job.external_jobid for job in executor.active_jobs] == ["5", "12"]
+
+
+def test_a_job_without_a_number_is_not_left_in_the_queue(slurm, executor, submission, monkeypatch, tmp_path):
+    """It would run although it is reported as failed."""
+    monkeypatch.setattr(steady_executor, "NO_NUMBER_PATIENCE_SECONDS", 0)
+    slurm(sbatch="true", squeue=f"echo '11|PENDING|None|rule_train_model||{tmp_path}'")
+    executor.run_job(submission)
+    assert "No valid SLURM job ID" in executor.reported[0][1]
+    assert (tmp_path / "cancelled").read_text() == "11\n"
+
+
 def lost_answer(tmp_path) -> tuple[str, str]:
     """sbatch fails, but SLURM has taken job 11; squeue lists that, once the file `answers` is there."""
     message = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
@@ -415,6 +446,12 @@ def test_silence_of_slurm_is_a_plain_error(slurm, executor, workflow):
     slurm(squeue=AWAY)
     with pytest.raises(WorkflowError, match="Unable to contact slurm controller"):
         executor.begin(workflow)
+
+
+def test_another_workflow_is_told_that_this_executor_is_not_for_it(monkeypatch):
+    monkeypatch.setattr(executor_hooks, "_registered", [])
+    with pytest.raises(WorkflowError, match="slurm-steady works with snaketrain's Snakefile"):
+        SteadyExecutor(None, None)
 
 
 def test_without_the_plugin_for_slurm_only_this_executor_is_missing():

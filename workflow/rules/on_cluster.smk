@@ -1,7 +1,7 @@
 # Before the first job: what could not run is refused. Under SLURM the executor (snakemake_executor_plugin_slurm_steady) has that done, with what SLURM
 # would refuse; then it adopts jobs that a killed workflow left behind, or ends them.
 from snaketrain.orchestration.pipeline import ranges_and_folders
-from snaketrain.orchestration.stages import ModelStage
+from snaketrain.orchestration.stage import ModelStage
 from snaketrain.runtime.file_systems import CannotStage, pack_environment
 from snaketrain.orchestration import executor_hooks
 from snaketrain.slurm.client import keep_slurm_conf

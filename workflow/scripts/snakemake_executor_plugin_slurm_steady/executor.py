@@ -56,7 +56,11 @@ NOT_REQUEUED = ("PREEMPTED", "NODE_FAIL")  # final states, where partition or si
 
 class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
     def __init__(self, workflow: "Workflow", logger: "logging.Logger") -> None:
-        self.slurm, self.submissions, self.hooks = Slurm(), Submissions(), executor_hooks.registered()
+        try:
+            self.hooks = executor_hooks.registered()
+        except LookupError as error:
+            raise WorkflowError(str(error)) from None
+        self.slurm, self.submissions = Slurm(), Submissions()
         self.left_over = LeftOver(self.slurm, self.submissions, logger.info)
         self.following: dict[str, SubmittedJobInfo] = {}  # by number: submitted or adopted, and not known to have ended
         self.names: set[str] = set()  # of all jobs that were followed
@@ -179,8 +183,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         started, pause, reason = time.monotonic(), FIRST_PAUSE_SECONDS, ""
         self.fingerprints[comment(job)] = fingerprint(job, self.workflow.executor_settings)
         while not self.cancelling.is_set():
-            if comment(job) in self.unconfirmed and self.cancel_unconfirmed(job):
-                self.unconfirmed.discard(comment(job))
+            self.settle_unconfirmed(job)
             refusal = UNKNOWN if comment(job) in self.unconfirmed else self.try_to_submit(job)
             if refusal is None:
                 break
@@ -188,6 +191,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
                 self.unconfirmed.add(comment(job))
             before, reason = reason, self.why_wait(refusal, time.monotonic() - started)
             if not reason:  # Snakemake may submit it once more
+                self.settle_unconfirmed(job)
                 super()._report_job_error_threadsafe(SubmittedJobInfo(job), refusal)
                 return
             if reason != before:
@@ -197,8 +201,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         if not reason:
             return
         if self.cancelling.is_set():
-            if comment(job) in self.unconfirmed:
-                self.cancel_unconfirmed(job)
+            self.settle_unconfirmed(job)
         else:
             self.logger.info(f"{Work.of(comment(job))} was submitted after {time.monotonic() - started:.0f} seconds.")
 
@@ -229,20 +232,28 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
             return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue"
         return ""
 
+    def settle_unconfirmed(self, job: "Job") -> None:
+        if comment(job) in self.unconfirmed and self.cancel_unconfirmed(job):
+            self.unconfirmed.discard(comment(job))
+
     def cancel_unconfirmed(self, job: "Job") -> bool:
         """A job may be in the queue although the answer to its submission was lost; a second one would train in the same folder.
 
-        Whether none is there any more: while SLURM does not answer, that is not known, and one look that finds none proves nothing.
+        Whether none is there any more: while SLURM does not answer, that is not known, and one look that finds none proves nothing, nor do
+        several that find none of the jobs that are followed.
         """
         for look in range(LOOKS_UNTIL_LOST):
             if look:
                 self.cancelling.wait(FIRST_PAUSE_SECONDS)
             try:
-                waiting = [row.number for row in jobs_here(self.slurm) if row.comment == comment(job) and row.state not in ENDED_STATES]
+                followed, listed = set(self.following.copy()), jobs_here(self.slurm)
+                waiting = [row.number for row in listed if row.comment == comment(job) and row.state not in ENDED_STATES]
                 if lost := [number for number in waiting if number not in self.following]:
                     self.slurm.cancel(*lost)
                     return True
             except SlurmError:
+                return False
+            if followed and followed.isdisjoint(row.number for row in listed):
                 return False
         return True
 
@@ -265,8 +276,14 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         unsettled = [job_info for job_info in active_jobs if job_info.external_jobid in self.following]
         states = await self.states_in_squeue() if unsettled else None
         for job_info in unsettled:
-            number = job_info.external_jobid
-            if states is None or not await self.is_lost(number, state := states.get(number)):
+            number, state = job_info.external_jobid, (states or {}).get(job_info.external_jobid)
+            try:
+                is_lost = states is not None and await self.is_lost(number, state)
+            except SlurmError as error:
+                is_lost = False
+                if OUTAGE.search(str(error)):
+                    states = None  # each of the others would wait for no answer as long
+            if not is_lost:
                 yield job_info
                 continue
             with contextlib.suppress(SlurmError):  # nothing may run beside what is submitted in its place
@@ -303,10 +320,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         self.looks_lost[number] = self.looks_lost.get(number, 0) + 1 if state in (None, *NOT_REQUEUED) else 0
         if self.looks_lost[number] < LOOKS_UNTIL_LOST:
             return False
-        try:
-            return state is not None or await asyncio.to_thread(self.slurm.is_over, number)
-        except SlurmError:
-            return False
+        return state is not None or await asyncio.to_thread(self.slurm.is_over, number)
 
     def has_written(self, job_info: SubmittedJobInfo) -> bool:
         """Whether all results exist and none of them dates from before this job was submitted."""

@@ -33,6 +33,7 @@ class LeftOver:
     def __init__(self, slurm: Slurm, submissions: Submissions, report: Callable[[str], None]):
         self.slurm, self.submissions, self.report = slurm, submissions, report
         self.kept: dict[str, Left] = {}  # by comment
+        self.over: set[str] = set()  # numbers of jobs that no workflow saw end, and of which scontrol says that they have
 
     def take(self, job: "Job") -> Left | None:
         """What is left of this job, once: a job that is tried again is submitted."""
@@ -85,14 +86,17 @@ class LeftOver:
         return found
 
     def _listed(self, earlier: Collection[Submission]) -> list[QueuedJob]:
-        """The jobs of this folder: squeue may answer nothing, with exit 0, so that it is asked again while scontrol knows more."""
+        """The jobs of this folder: squeue may answer nothing, with exit 0, so that it is asked again while scontrol knows more.
+
+        What is known of earlier jobs may come from another folder, of which this one is a copy, and their numbers may come again.
+        """
         end = time.monotonic() + ENDING_SECONDS
         while True:
             rows = jobs_here(self.slurm)
             listed = {row.number for row in rows}
-            missing = [
-                made.number for made in earlier if not made.state and made.number not in listed and not self.slurm.is_over(made.number)
-            ]
+            unlisted = [made.number for made in earlier if not made.state and made.number not in listed | self.over]
+            self.over |= {number for number in unlisted if self.slurm.is_over(number, folder=".")}
+            missing = [number for number in unlisted if number not in self.over]
             if not missing:
                 return rows
             if time.monotonic() >= end:

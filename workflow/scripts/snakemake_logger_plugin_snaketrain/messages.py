@@ -57,9 +57,9 @@ def short_reason(reason: str) -> str:
     """Why a job runs again; nothing if it runs for the first time, or follows another one."""
     found = [short for words, short in REASONS.items() if words in reason]
     if "Params have changed" in reason:
-        from snaketrain.config.schema import Settings  # which takes a while: other workflows do without
+        from snaketrain.config.runs import TOP_LEVEL  # which takes a while: other workflows do without
 
-        sections = "|".join([*Settings.model_fields, "search", "source", "files", "code"])
+        sections = "|".join([*TOP_LEVEL, "source", "files", "code"])
         settings = re.findall(rf"\b((?:{sections})\.[\w.]+)=", reason)
         names = dict.fromkeys("code" if name.startswith("code.") else name for name in settings)
         found.append(f"{', '.join(names) or 'a setting'} changed")

@@ -151,8 +151,3 @@ def unranked_sweeps(config: JsonObject, runs: Mapping[str, Settings]) -> Iterato
                 f"sweeps.{name}: its runs have different development sets ({', '.join(settings)}), so that the comparison does not rank those "
                 "of one set against those of another."
             )
-
-
-def without_seed(run: Settings) -> Settings:
-    """The same for runs that a search judges together, by their mean."""
-    return run.model_copy(update={"train": run.train.model_copy(update={"seed": 0})})

@@ -284,7 +284,7 @@ class Branch:
 def tree_of(trainings: dict[Path, list[Event]]) -> list[Branch]:
     """The trainings that begin at step 0, with those that leave them; from the journals of runs, by their folders.
 
-    A trunk, or an earlier training that was reused, is read from the journal in its folder.
+    A training of no run, or an earlier one that was reused, is read from the journal in its folder.
     """
     found: dict[Path, Branch] = {}
     roots: list[Branch] = []
@@ -312,7 +312,7 @@ def branch_of(folder: Path, events: Iterable[Event], is_run: bool) -> tuple[Bran
         if event.get("event") == "reused":
             first, parent = event["step"], Path(event["training"])
         last = max(last, event.get("step") or 0)
-    # the run or trunk that the training is of
+    # the run that the training is of, or what else has one
     name = f"{folder.parents[1].name}, before" if folder.parent.name == "superseded" else folder.parent.name
     return Branch(name, first, last, is_run), parent
 

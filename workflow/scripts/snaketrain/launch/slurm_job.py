@@ -78,15 +78,16 @@ class SlurmJob:
             return 0
         if ending.memory_kill:
             self.say(f"{OUT_OF_MEMORY}{ending.memory_kill}")
-        if OUT_OF_TIME in stopped and not self.signals:
-            if self.has_saved():
-                return self.requeue(ending.code, "its time ran out; saved")
-            self.say(f"its time ran out before it got beyond step {self.saved_before}, so that it is not requeued: raise compute.minutes")
-            return ending.code
+        out_of_time = OUT_OF_TIME in stopped and not self.signals
+        if out_of_time and self.has_saved():
+            return self.requeue(ending.code, "its time ran out; saved")
         if ending.code == KILLED_BY_USR1 and not self.signals and self.has_saved():
             return self.requeue(ending.code, "its time ran out while the processes started; resuming from the last checkpoint")
         if not self.signals and self.is_being_preempted():  # it ended within the GraceTime, so that SLURM would count it as failed
             return self.requeue(ending.code, "it is preempted; resuming from the last checkpoint")
+        if out_of_time:
+            self.say(f"its time ran out before it got beyond step {self.saved_before}, so that it is not requeued: raise compute.minutes")
+            return ending.code
         if self.signals or not ending.lost:
             return STOPPED_EARLY if stopped else ending.code
         self.leave_out(found)

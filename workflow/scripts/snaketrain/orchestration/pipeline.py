@@ -245,8 +245,7 @@ class Pipeline:
 
     def evaluations_of(self, runs: Iterable[str]) -> list[str]:
         """Those on further sets, by their names."""
-        wanted = set(runs)
-        return [name for name in self.sets.evaluations if run_of(name) in wanted]
+        return [f"{run}/{name}" for run in runs for name in self.runs[run].evaluation_sets]
 
     def results(self, run: str) -> list[str]:
         return [stage.manifest(job) for stage in self.stages.values() for job in stage.jobs_of(run)]

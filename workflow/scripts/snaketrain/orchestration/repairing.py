@@ -108,7 +108,7 @@ class Repairs:
         stages = [("compare_runs", ""), *decisions]
         stages += [(stage.name, job) for stage in self.pipeline.stages.values() for run in runs for job in stage.jobs_of(run)]
         stages += [each for stage, job in decisions for each in self.pipeline.stages[stage].reads(job).values()]
-        # a trunk is only needed by runs that have not begun, so that the comparison is not up to date either
+        # what only runs that have not begun need is not among them: the comparison is not up to date then either
         return self.current("compare_runs", "") and not any(self.needed(*each) for each in stages)
 
     def _current(self, stage: str, name: str) -> bool:

@@ -147,7 +147,7 @@ class PrepareSet(Prepare):
         return self.pipeline.sets.prepared[job].reads()
 
 
-# --- train: a run, a run as far as a rung of its search; and the decisions of a search
+# --- train
 
 
 class Training(ModelStage):

@@ -83,10 +83,10 @@ class Slurm:
         """This user's jobs, with those that ended within the last minutes."""
         shown = self._ask("squeue", "--user", getpass.getuser(), "--states=all", "--noheader", "--format", "%i|%T|%r|%k|%N|%Z")
         rows = [line.split("|", 5) for line in shown.splitlines()]
-        found = [QueuedJob(*row) for row in rows if len(row) == 6 and row[0][:1].isdigit()]
-        if shown.strip() and not found:  # otherwise it may be a comment of several lines
+        begun = [row for row in rows if len(row) > 1 and row[0][:1].isdigit()]
+        if shown.strip() and not begun:  # a line that begins no job may be the rest of a comment
             raise SlurmError(f"squeue's answer is not a list of jobs: {shown.strip()[:200]!r}")
-        return found
+        return [QueuedJob(*row) for row in begun if len(row) == 6]
 
     def has_jobs(self, max_age_seconds: float = 0.0) -> bool:
         return bool(self._ask("squeue", "--me", "--noheader", "--format", "%i", max_age_seconds=max_age_seconds).strip())
@@ -112,17 +112,23 @@ class Slurm:
                 raise
             shown = ""
         listed = set(shown.split())
-        return listed | {number for number in asked if number not in listed and not self.is_over(number)}
+        missing = (number for number in asked if number not in listed)
+        return listed | {number for number in missing if not self.is_over(number, max_age_seconds=max_age_seconds)}
 
-    def is_over(self, number: str) -> bool:
-        """Whether SLURM says that a job has ended, or knows it no more. That squeue does not list it proves nothing: it may answer nothing at all."""
+    def is_over(self, number: str, folder: str = "", max_age_seconds: float = 0.0) -> bool:
+        """Whether SLURM says that a job has ended, or knows it no more. That squeue does not list it proves nothing: it may answer nothing at all.
+
+        `folder`: where it was submitted; a job of another folder that has the number is not it.
+        """
         try:
-            shown = self._ask("scontrol", "show", "job", "--oneliner", number)
+            shown = self._ask("scontrol", "show", "job", "--oneliner", number, max_age_seconds=max_age_seconds)
         except SlurmError as error:
             if NO_SUCH_JOB in str(error):
                 return True
             raise
-        state = re.search(r" JobState=(\w+)", shown)
+        state, submitted_in = re.search(r" JobState=(\w+)", shown), re.search(r" WorkDir=(.*?)(?= \w+=|\s*$)", shown)
+        if folder and submitted_in and os.path.realpath(submitted_in[1]) != os.path.realpath(folder):
+            return True
         return bool(state and state[1] in ENDED_STATES)
 
     def submitted_at(self, number: str) -> datetime:

@@ -17,11 +17,8 @@ GROUP = re.compile(
     "rule_(?P<name>(?!.*_wildcards_).+?)_"
     f"(?P<stages>(evaluate_model_|select_checkpoint_)*(evaluate_model|select_checkpoint|train_model)|{'|'.join(OF_SHARDS)})"
 )
-
-
-PARTS: dict[
-    str, str
-] = {}  # by stage whose jobs, `<run>_<part>`, are parts of another stage's: that one; from orchestration/known_stages.py
+# by stage whose jobs, `<run>_<part>`, are parts of another stage's: that one; orchestration/known_stages.py enters them
+PARTS: dict[str, str] = {}
 
 
 @dataclass(frozen=True)

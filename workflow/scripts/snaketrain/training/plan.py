@@ -78,7 +78,7 @@ class Plan:
     learning_rate: float
     schedule: Schedule
     group_schedules: dict[int, Schedule]  # of the groups that have their own, by their number in `train.groups`
-    branch_steps: tuple[int, ...] = ()  # at which other trainings leave this one, a trunk; it ends at the last of them
+    branch_steps: tuple[int, ...] = ()  # at which other trainings leave this one; it ends at the last of them
 
     @classmethod
     def of(cls, train: Train, lengths: Lengths | None, branch_steps: Sequence[int] = (), counts: BatchCounts | None = None) -> "Plan":

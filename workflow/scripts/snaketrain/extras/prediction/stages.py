@@ -1,6 +1,7 @@
 """The stage that predicts the unlabelled data of `predict` with the selected model of a run."""
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from snaketrain.config.runs import strings
@@ -16,19 +17,23 @@ class PredictInputs(Inference):
     name, folder, works_on = "predict_inputs", "runs/{}/predictions", "run with data to predict"
     label_classes = ("Parser", "Tally", "Head", "Report")
 
+    @cached_property
+    def inputs(self) -> dict[str, dict[str, Inputs]]:
+        """What each run predicts, of those that predict something."""
+        return {name: found for name, run in self.pipeline.runs.items() if (found := inputs_of(run))}
+
     @property
     def jobs(self) -> Collection[str]:
-        return [name for name, run in self.pipeline.runs.items() if inputs_of(run)]
+        return self.inputs
 
     def jobs_of(self, run: str) -> Sequence[str]:
-        return [run] if run in self.jobs else []
+        return [run] if run in self.inputs else []
 
     def inputs_to_fetch(self) -> Iterable[Source]:
-        return [inputs.source for run in self.pipeline.runs.values() for inputs in inputs_of(run).values()]
+        return [inputs.source for of_run in self.inputs.values() for inputs in of_run.values()]
 
     def reads(self, job: str) -> Reads:
-        inputs = inputs_of(self.settings_of(job))
-        return self.selection(job) | {name: ("fetch_input", source_name(each.source)) for name, each in inputs.items()}
+        return self.selection(job) | {name: ("fetch_input", source_name(each.source)) for name, each in self.inputs[job].items()}
 
     def settings(self, job: str) -> list[str]:
         inputs = sorted(generating(self.settings_of(job)).items())
@@ -43,7 +48,7 @@ class PredictInputs(Inference):
 
     def fetched(self, job: str) -> list[str]:
         """What the rule reads besides the selected model, in the order of the inputs' names."""
-        inputs = sorted(inputs_of(self.settings_of(job)).items())
+        inputs = sorted(self.inputs[job].items())
         return [self.pipeline.as_input("fetch_input", source_name(each.source)) for _, each in inputs]
 
 

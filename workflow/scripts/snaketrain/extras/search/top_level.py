@@ -11,7 +11,7 @@ from pydantic import Field
 from snaketrain.config.errors import ConfigurationError, bad_name, nearest, problems_of, shown
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.schema.base import Positive, Seed, with_numbers
-from snaketrain.config.sweeps import Change, changes_by_run, of_dev_sets, runs_of_sweep, without_seed
+from snaketrain.config.sweeps import Change, changes_by_run, of_dev_sets, runs_of_sweep
 from snaketrain.runtime.manifests import read_checked, write_checked
 from snaketrain.runtime.strict_json import Json, JsonObject
 
@@ -176,9 +176,14 @@ def _sampling_problems(name: str, settings: Json, sweeps: list[str]) -> Iterator
         yield from found
 
 
+def _without_seed(run: Settings) -> Settings:
+    """The same for runs that a search judges together, by their mean."""
+    return run.model_copy(update={"train": run.train.model_copy(update={"seed": 0})})
+
+
 def _different_measures(name: str, runs: Mapping[str, Settings]) -> Iterator[str]:
     """Runs can only be ranked by the same metric on the same development set."""
-    if len({repr(without_seed(run)) for run in runs.values()}) == 1:
+    if len({repr(_without_seed(run)) for run in runs.values()}) == 1:
         only = "the sweep has a single run" if len(runs) == 1 else "the runs of the sweep differ only in train.seed"
         yield f"search.{name}: {only}, so there is nothing to choose from. Remove the search, or add values."
     for setting, values in {
