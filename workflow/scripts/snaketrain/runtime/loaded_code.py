@@ -29,7 +29,8 @@ ABSENT, UNSTEADY = "absent", "changed while it was read"
 # launchers and shells set these, differently for each process or host
 OF_THE_PLACE = ("SLURM", "PMI", "OMPI_", "PALS_", "PBS_", "TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "LOCAL_", "CUDA_VISIBLE_", "SNAKETRAIN_",
                 "XDG_", "SSH_", "LC_")  # fmt: skip
-NOT_IMPORTED_BY_OWN = ("__main__", "__mp_main__", "torchrun_handlers")  # the last by torch, from any checkout that is installed
+# ours, which torch and Snakemake import from whichever checkout is installed
+OUR_MODULES = {"snaketrain", "snakemake_executor_plugin_slurm_steady", "snakemake_logger_plugin_snaketrain", "torchrun_handlers"}
 OF_THE_PROCESS = {"RANK", "WORLD_SIZE", "HOME", "USER", "LOGNAME", "PATH", "PWD", "OLDPWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "TMP", "TEMP",
                   "HOSTNAME", "DISPLAY", "COLUMNS", "LINES", "LANG", "_"}  # fmt: skip
 
@@ -164,7 +165,9 @@ def _plain_modules() -> Iterator[str]:
     """Own modules that were imported under their own names: found by PYTHONPATH, or installed in editable mode; not the script itself."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or name in NOT_IMPORTED_BY_OWN or file in own.sources or not is_own(file):
+        if not isinstance(file, str) or name in ("__main__", "__mp_main__") or file in own.sources or not is_own(file):
+            continue
+        if name.partition(".")[0] in OUR_MODULES:
             continue
         if not any(part.startswith(".") for part in Path(_named_here(file)).parts):  # such as a cache of downloaded code
             yield file
