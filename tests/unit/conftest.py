@@ -58,10 +58,14 @@ def by_effect(monkeypatch):
 
 @pytest.fixture
 def in_parts(monkeypatch):
-    """A stage that trains runs part by part, as an extra may add one."""
+    """A stage that trains runs part by part, and one that trains what is no run, as extras may add them."""
 
     class TrainPart(Training):
         name, folder, part_of = "train_part", "runs/{}/parts/{}", "train_model"
 
-    monkeypatch.setitem(known_stages.CLASSES, TrainPart.name, TrainPart)
+    class TrainTrunk(Training):
+        name, folder = "train_trunk", "trunks/{}/training"
+
+    for stage in (TrainPart, TrainTrunk):
+        monkeypatch.setitem(known_stages.CLASSES, stage.name, stage)
     monkeypatch.setitem(known_stages.PARTS, TrainPart.name, TrainPart.part_of)
