@@ -3,8 +3,8 @@
 A program is an ordinary script, which python runs as well. The folders in `snaketrain/extras/` name theirs as COMMANDS.
 """
 
-import importlib
 import importlib.util
+import runpy
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +32,8 @@ def commands() -> dict[str, Command]:
     """Those of the core, and of each extra that is there."""
     found = dict(CORE)
     for folder in sorted(path.parent for path in EXTRAS.glob("*/__init__.py")):
-        own: Mapping[str, tuple[str, str]] = getattr(importlib.import_module(f"snaketrain.extras.{folder.name}"), "COMMANDS", {})
+        # alone: as a module it would bring the whole configuration along
+        own: Mapping[str, tuple[str, str]] = runpy.run_path(str(folder / "__init__.py")).get("COMMANDS", {})
         found |= {name: (folder / script, (), about) for name, (script, about) in own.items()}
     return found
 
