@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from snakemake_executor_plugin_slurm_steady.submitting import fingerprint
+from snaketrain.orchestration.known_stages import results_of_work
 from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, Slurm, SlurmError, jobs_here, wait_for_end
 from snaketrain.slurm.jobs import QueuedJob, Work, comment
@@ -48,7 +49,7 @@ class LeftOver:
     ) -> None:
         """Before the first submission. `is_ready`: nothing that the job reads will be made again; `is_done`: its results are those that it would make."""
         wanted, earlier = {comment(job): job for job in jobs}, self.submissions.latest()
-        queued = self._settled_in_queue(set().union(*(Work.of(name).results for name in wanted)), earlier.values())
+        queued = self._settled_in_queue(set().union(*(results_of_work(Work.of(name)) for name in wanted)), earlier.values())
         self._refuse_if_followed(queued, earlier)
         to_end = []
         for row in queued:
@@ -71,7 +72,7 @@ class LeftOver:
         end, reported = time.monotonic() + ENDING_SECONDS, False
         while True:
             queued = [row for row in self._listed(earlier) if row.state not in ENDED_STATES]
-            found = [row for row in queued if row.work.results & results]
+            found = [row for row in queued if results_of_work(row.work) & results]
             if not (ending := [row for row in found if row.state not in ALIVE_STATES]) or time.monotonic() >= end:
                 break
             if not reported:

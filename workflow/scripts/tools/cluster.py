@@ -20,8 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.orchestration import extras
-from snaketrain.orchestration.known_stages import parts_of, trains
+from snaketrain.orchestration.known_stages import CLASSES, parts_of, run_of_work, trains
 from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.runtime.journal import Event, last_attempt, read_events
 from snaketrain.runtime.ownership import living_process
@@ -62,10 +61,8 @@ def arguments() -> argparse.Namespace:
 
 # --- What each run of this folder is at: by SLURM's queue where there is one, and by what the runs have written.
 
-FOLDERS = {"train_model": "training", "select_checkpoint": "selection", "evaluate_model": "evaluation"}  # in this order
-FOLDERS |= {
-    stage.name: stage.folder.removeprefix("runs/{}/") for stage in extras.stages() if re.fullmatch(r"runs/\{\}/[^/]+", stage.folder)
-}
+# of each stage of a run, in this order, below that of the run
+FOLDERS = {name: stage.folder.removeprefix("runs/{}/") for name, stage in CLASSES.items() if re.fullmatch(r"runs/\{\}/[^/]+", stage.folder)}
 LAST_BYTES = 262_144  # of a journal, which may be long
 
 
@@ -111,7 +108,7 @@ def run_states(folder: Path, queue: Iterable[QueuedJob] | None, submissions: Map
         submissions = {name: made if made.state else replace(made, state="unknown") for name, made in submissions.items()}
     waiting = [row for row in queue or () if row.state not in ENDED_STATES]
     runs = {path.name for path in (folder / "results/runs").glob("*") if path.is_dir()}
-    runs |= {row.work.run for row in waiting if row.work.stage in (*FOLDERS, *parts_of("train_model"))}
+    runs |= {run_of_work(row.work) for row in waiting if row.work.stage in (*FOLDERS, *parts_of("train_model"))}
     jobs = [of_job(folder, run_of(row.work, runs), row, submissions) for row in waiting]
     idle = [of_run(folder, run, submissions) for run in runs - {job.run for job in jobs}]
     return sorted(idle + jobs, key=lambda each: (each.run not in runs, each.run, int(each.job or 0)))
@@ -120,7 +117,7 @@ def run_states(folder: Path, queue: Iterable[QueuedJob] | None, submissions: Map
 def run_of(work: Work, runs: Iterable[str]) -> str:
     """The run that a job is of, or the name of what else it works on."""
     if work.stage != "evaluate_set":
-        return work.run
+        return run_of_work(work)
     return max((run for run in runs if work.name.startswith(f"{run}_")), key=len, default=work.name)
 
 
@@ -158,7 +155,7 @@ def training_of(folder: Path, name: str) -> Path:
 def last_submission(run: str, stage: str, submissions: Mapping[str, Submission]) -> Submission | None:
     """Of a stage of a run. A training may have been submitted in parts, or as one job with what follows it."""
     wanted = {stage, *parts_of(stage)}
-    found = [made for name, made in submissions.items() if (work := Work.of(name)).run == run and wanted & set(work.stages)]
+    found = [made for name, made in submissions.items() if run_of_work(work := Work.of(name)) == run and wanted & set(work.stages)]
     return max(found, key=lambda made: int(made.number), default=None)
 
 

@@ -17,8 +17,6 @@ GROUP = re.compile(
     "rule_(?P<name>(?!.*_wildcards_).+?)_"
     f"(?P<stages>(evaluate_model_|select_checkpoint_)*(evaluate_model|select_checkpoint|train_model)|{'|'.join(OF_SHARDS)})"
 )
-# by stage whose jobs, `<run>_<part>`, are parts of another stage's: that one; orchestration/known_stages.py enters them
-PARTS: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -40,16 +38,6 @@ class Work:
     @property
     def stage(self) -> str:
         return self.stages[0]
-
-    @property
-    def run(self) -> str:
-        """The run, where the job works on one."""
-        return self.name.rpartition("_")[0] if self.stage in PARTS else self.name
-
-    @property
-    def results(self) -> set[tuple[str, str]]:
-        """What it writes: a run has one training folder, whether it is trained in parts or at once."""
-        return {(PARTS.get(stage, stage), self.run) for stage in self.stages}
 
     def __str__(self) -> str:
         return f"{self.stage} {self.name}".strip()

@@ -16,6 +16,7 @@ from snaketrain.extras.search import decide_rung, train_rung
 from snaketrain.extras.search.deciding import AtRung, decide
 from snaketrain.extras.search.stages import searches_of
 from snaketrain.extras.search.top_level import Search, Trial, Trials, read_searches
+from snaketrain.orchestration.known_stages import results_of_work, run_of_work
 from snaketrain.orchestration.pipeline import Pipeline, ranges_and_folders
 from snaketrain.runtime.manifests import Manifest, digests, read_manifest, write_manifest
 from snaketrain.runtime.stages import JobSettings
@@ -292,4 +293,4 @@ def test_the_monitor_of_a_cluster_knows_rungs_and_what_is_planned_behind_them():
     for comment in (f"rule_train_rung_wildcards_{run}_1", f"rule_train_model_wildcards_{run}"):
         work = Work.of(comment)
         assert folders[str(work)] == training and ranges[str(work)].nodes == "1-4", comment
-        assert work.run == run and work.results == {("train_model", run)}
+        assert run_of_work(work) == run and results_of_work(work) == {("train_model", run)}
