@@ -87,7 +87,7 @@ def test_a_job_that_squeue_does_not_list_is_looked_for_again(job, monkeypatch):
     assert settled(job, slurm)[0].take(job).submission.number == "4" and slurm.empty_answers == 0
     slurm.empty_answers = 10**9
     monkeypatch.setattr(left_over, "ENDING_SECONDS", 0)
-    with pytest.raises(SlurmError, match="Job 4 of this folder is not listed by squeue"):
+    with pytest.raises(SlurmError, match="Job 4 of this folder: squeue does not list it"):
         settled(job, slurm)
 
 

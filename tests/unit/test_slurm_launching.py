@@ -335,7 +335,10 @@ def test_a_training_whose_time_runs_out_before_a_step_is_not_requeued(job, slurm
     job.saved_before = 40
     assert job.exit_code(StepEnding(Ending(138)), ["SIGUSR1"]) == 138
     assert changed(slurm) == []
-    assert "its time ran out before it got beyond step 40, so that it is not requeued: raise compute.minutes" in capsys.readouterr().out
+    assert (
+        "its time ran out before it took a step after 40; another start would end the same way: raise compute.minutes"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["the request arrived", "refused"])

@@ -25,6 +25,7 @@ from snakemake_executor_plugin_slurm_steady.submitting import (
     LIMIT,
     fingerprint,
     is_done,
+    jobs_ahead,
     misquoted,
     passed_to_jobs,
     reads_what_is_there,
@@ -228,7 +229,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
             return f"SLURM does not answer; trying again for {OUTAGE_PATIENCE_SECONDS // 60} minutes"
         if NO_NUMBER.search(message) and seconds < NO_NUMBER_PATIENCE_SECONDS:
             return "sbatch did not say which number it has; it is cancelled, if it is in the queue, and submitted again"
-        if LIMIT.search(message) and self.jobs_ahead():
+        if LIMIT.search(message) and jobs_ahead(self.slurm, FIRST_PAUSE_SECONDS):
             return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue"
         return ""
 
@@ -256,13 +257,6 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
             if followed and followed.isdisjoint(row.number for row in listed):
                 return False
         return True
-
-    def jobs_ahead(self) -> bool:
-        """Whether this user has jobs in the queue, as far as is known. Many waiting submissions ask this at once."""
-        try:
-            return self.slurm.has_jobs(max_age_seconds=FIRST_PAUSE_SECONDS) or self.slurm.has_jobs()
-        except SlurmError:
-            return True
 
     # --- looks at the jobs
 

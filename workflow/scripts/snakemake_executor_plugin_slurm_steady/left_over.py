@@ -102,7 +102,7 @@ class LeftOver:
                 return rows
             if time.monotonic() >= end:
                 raise SlurmError(
-                    f"Job {missing[0]} of this folder is not listed by squeue, and has not ended by `scontrol show job {missing[0]}`"
+                    f"Job {missing[0]} of this folder: squeue does not list it, but `scontrol show job {missing[0]}` says that it has not ended. Try again later."
                 )
             time.sleep(1)
 

@@ -98,17 +98,20 @@ def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings") 
             error = slurm.refusal(command)
         except SlurmError:  # no answer is not a refusal
             continue
-        if error and not any(words in error for words in TEMPORARY) and not (LIMIT.search(error) and waits(slurm)):
+        if error and not any(words in error for words in TEMPORARY) and not (LIMIT.search(error) and jobs_ahead(slurm, 60)):
             advice = next((advice for words, advice in REFUSED.items() if words.lower() in error.lower()), "correct the profile")
             options = command.partition("--comment x")[2].removesuffix("--wrap true").strip()
             found.append(f"{name}: SLURM would refuse it: {error}. Remedy: {advice}. Asked for: {options}")
     return found
 
 
-def waits(slurm: Slurm) -> bool:
-    """Whether this user has jobs in the queue: a limit that is full now lets others in when they end."""
+def jobs_ahead(slurm: Slurm, max_age_seconds: float) -> bool:
+    """Whether this user has jobs in the queue, as far as is known: a limit that is full now lets others in when they end.
+
+    Many waiting submissions ask this at once, so that an answer may have this age.
+    """
     try:
-        return slurm.has_jobs(max_age_seconds=60)
+        return slurm.has_jobs(max_age_seconds) or slurm.has_jobs()
     except SlurmError:
         return True
 

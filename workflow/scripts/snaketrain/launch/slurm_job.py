@@ -86,7 +86,9 @@ class SlurmJob:
         if not self.signals and self.is_being_preempted():  # it ended within the GraceTime, so that SLURM would count it as failed
             return self.requeue(ending.code, "it is preempted; resuming from the last checkpoint")
         if out_of_time:
-            self.say(f"its time ran out before it got beyond step {self.saved_before}, so that it is not requeued: raise compute.minutes")
+            self.say(
+                f"its time ran out before it took a step after {self.saved_before}; another start would end the same way: raise compute.minutes"
+            )
             return ending.code
         if self.signals or not ending.lost:
             return STOPPED_EARLY if stopped else ending.code
