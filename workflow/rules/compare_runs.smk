@@ -33,7 +33,7 @@ rule compare_runs:
     log:
         "logs/compare_runs.log",
     params:
-        *pipeline.strings("compare_runs", ""),
+        code=pipeline.code("compare_runs"),
         logged=logged,
         compare_runs=python("compare_runs"),
         settings=settings_file("compare_runs"),

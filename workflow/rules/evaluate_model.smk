@@ -35,7 +35,8 @@ rule evaluate_model:
     resources:
         **launching.resources_of(pipeline.computes_of("evaluate_model"), saves=False),
     params:
-        *pipeline.tracked("evaluate_model"),
+        evaluate=pipeline.section("evaluate_model", "evaluate"),
+        code=pipeline.code("evaluate_model"),
         logged=logged,
         evaluate_model=launched("evaluate_model"),
         settings=settings_file("evaluate_model"),

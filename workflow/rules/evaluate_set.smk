@@ -26,7 +26,9 @@ rule evaluate_set:
     resources:
         **launching.resources_of(pipeline.computes_of("evaluate_set"), saves=False),
     params:
-        *pipeline.tracked("evaluate_set"),
+        evaluate=pipeline.section("evaluate_set", "evaluate"),
+        set=pipeline.section("evaluate_set", "set"),
+        code=pipeline.code("evaluate_set"),
         logged=logged,
         evaluate_set=launched("evaluate_set"),
         settings=settings_file("evaluate_set"),

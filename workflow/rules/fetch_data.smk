@@ -13,7 +13,9 @@ rule fetch_data:
     log:
         "logs/fetch_data/{dataset}.log",
     params:
-        *pipeline.tracked("fetch_data"),
+        data=pipeline.section("fetch_data", "data"),
+        files=pipeline.local_files("fetch_data"),
+        code=pipeline.code("fetch_data"),
         logged=logged,
         fetch_data=python_with_network("fetch_data"),
         settings=settings_file("fetch_data"),

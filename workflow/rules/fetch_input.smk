@@ -13,7 +13,9 @@ rule fetch_input:
     log:
         "logs/fetch_input/{input_name}.log",
     params:
-        *pipeline.tracked("fetch_input"),
+        source=pipeline.section("fetch_input", "source"),
+        files=pipeline.local_files("fetch_input"),
+        code=pipeline.code("fetch_input"),
         logged=logged,
         fetch_input=python_with_network("fetch_input"),
         settings=settings_file("fetch_input"),

@@ -13,7 +13,9 @@ rule fetch_model:
     log:
         "logs/fetch_model/{model}.log",
     params:
-        *pipeline.tracked("fetch_model"),
+        source=pipeline.section("fetch_model", "source"),
+        files=pipeline.local_files("fetch_model"),
+        code=pipeline.code("fetch_model"),
         logged=logged,
         fetch_model=python_with_network("fetch_model"),
         settings=settings_file("fetch_model"),

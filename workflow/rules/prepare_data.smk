@@ -15,7 +15,8 @@ rule prepare_data:
     resources:
         mpi="",  # else the SLURM plugin starts it by an srun that does not see SLURM_CONF
     params:
-        *pipeline.tracked("prepare_data"),
+        data=pipeline.section("prepare_data", "data"),
+        code=pipeline.code("prepare_data"),
         logged=logged,
         prepare_data=python("prepare_data"),
         settings=settings_file("prepare_data"),

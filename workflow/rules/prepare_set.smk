@@ -14,7 +14,8 @@ rule prepare_set:
     resources:
         mpi="",  # as in prepare_data
     params:
-        *pipeline.tracked("prepare_set"),
+        data=pipeline.section("prepare_set", "data"),
+        code=pipeline.code("prepare_set"),
         logged=logged,
         prepare_set=python("prepare_set"),
         settings=settings_file("prepare_set"),

@@ -19,7 +19,8 @@ rule survey_shard:
     resources:
         mpi="",  # as in prepare_data
     params:
-        *pipeline.tracked("survey_shard"),
+        data=pipeline.section("survey_shard", "data"),
+        code=pipeline.code("survey_shard"),
         logged=logged,
         survey_shard=python("survey_shard"),
         settings=settings_file("survey_shard"),
@@ -37,7 +38,8 @@ rule decide_classes:
     log:
         "logs/decide_classes/{dataset}.log",
     params:
-        *pipeline.tracked("decide_classes"),
+        data=pipeline.section("decide_classes", "data"),
+        code=pipeline.code("decide_classes"),
         logged=logged,
         decide_classes=python("decide_classes"),
         settings=settings_file("decide_classes"),
@@ -60,7 +62,8 @@ rule prepare_shard:
     resources:
         mpi="",  # as in prepare_data
     params:
-        *pipeline.tracked("prepare_shard"),
+        data=pipeline.section("prepare_shard", "data"),
+        code=pipeline.code("prepare_shard"),
         logged=logged,
         prepare_shard=python("prepare_shard"),
         settings=settings_file("prepare_shard"),

@@ -25,7 +25,8 @@ rule select_checkpoint:
         mem_mb=varying(pipeline.runs, lambda run: pipeline.computes[run].memory_mb),
         mpi=varying(pipeline.runs, lambda run: None if pipeline.is_in_group(run) else ""),  # as in prepare_data; in a group, the training's
     params:
-        *pipeline.tracked("select_checkpoint"),
+        select=pipeline.section("select_checkpoint", "select"),
+        code=pipeline.code("select_checkpoint"),
         logged=logged,
         select_checkpoint=python("select_checkpoint"),
         settings=settings_file("select_checkpoint"),

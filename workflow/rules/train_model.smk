@@ -18,7 +18,10 @@ rule train_model:
     resources:
         **launching.resources_of(pipeline.computes_of("train_model"), saves=True),
     params:
-        *pipeline.tracked("train_model"),
+        model=pipeline.section("train_model", "model"),
+        train=pipeline.section("train_model", "train"),
+        select=pipeline.section("train_model", "select"),
+        code=pipeline.code("train_model"),
         logged=logged,
         train_model=launched("train_model"),
         settings=settings_file("train_model"),

@@ -4,7 +4,6 @@ import argparse
 import time
 from functools import partial
 
-from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
 from snaketrain.data.shards import decide_classes
 from snaketrain.runtime import stages
@@ -14,7 +13,7 @@ from snaketrain.runtime.manifests import read_manifest
 def main(args: argparse.Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
     job.folder.mkdir(parents=True, exist_ok=True)
-    data, shards = Data.model_validate(from_strings(job.given.settings)["data"]), list(map(read_manifest, args.surveys))
+    data, shards = Data.model_validate(job.given.settings["data"]), list(map(read_manifest, args.surveys))
     surveys = {file: survey["labels"] for shard in shards for file, survey in shard.facts["files"].items()}
     try:
         names = decide_classes(data, (surveys[file] for file in sorted(surveys)))

@@ -10,7 +10,7 @@ from snaketrain.runtime.manifests import Manifest, read_manifest, verify
 from snaketrain.runtime.model_card import write_card
 from snaketrain.runtime.rank_logs import report_failure, start_rank
 from snaketrain.runtime.ranks import Ranks, leave
-from snaketrain.runtime.stages import by_key
+from snaketrain.runtime.stages import by_name
 from snaketrain.runtime.strict_json import JsonObject
 
 
@@ -47,7 +47,7 @@ def main(args: Namespace) -> None:
 
 def source_of(test: Manifest) -> JsonObject:
     """The settings of a test set that is prepared on its own, which are not among those of the training."""
-    return {key: value for key, value in by_key(test.settings).items() if key.startswith("data.test.") or key == "data.limit_test"}
+    return {key: value for key, value in by_name(test.settings).items() if key.startswith("data.test.") or key == "data.limit_test"}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-from snaketrain.config.runs import from_strings
 from snaketrain.evaluation.scoring import ScoredSet, Scoring
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import Manifest, read_manifest, verify, write_json
@@ -29,7 +28,7 @@ def main(args: Namespace) -> None:
     start_rank()
     training, selection, data, prepared = (read_manifest(path) for path in (args.training, args.selection, args.data, args.set))
     model = read_manifest(args.model) if args.model else None
-    with_all = from_strings(job.given.settings)["set"]["checkpoints"] == "all"
+    with_all = job.given.settings["set"]["checkpoints"] == "all"
     kept = kept_checkpoints(training) if with_all else []
     if Ranks.of_environment().rank == 0:
         verify(*filter(None, (selection, model, prepared)))

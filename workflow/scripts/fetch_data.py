@@ -8,7 +8,6 @@ import time
 from argparse import Namespace
 from functools import partial
 
-from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Examples
 from snaketrain.data.fetching import fetch
 from snaketrain.runtime import stages
@@ -17,7 +16,7 @@ from snaketrain.runtime.strict_json import JsonObject
 
 def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
-    settings = from_strings(job.given.settings).get("data", {})  # none, if nothing but evaluation sets is given
+    settings = job.given.settings.get("data", {})  # none, if nothing but evaluation sets is given
     folder = job.folder
     found: dict[str, list[str]] = {}
     classes: dict[str, str] = {}

@@ -4,7 +4,6 @@ import time
 from argparse import Namespace
 from functools import partial
 
-from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Source
 from snaketrain.data.fetching import fetch
 from snaketrain.runtime import stages
@@ -12,7 +11,7 @@ from snaketrain.runtime import stages
 
 def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
-    source = Source.model_validate(from_strings(job.given.settings)["source"])
+    source = Source.model_validate(job.given.settings["source"])
     try:
         found = fetch(source, job.folder / "files")
     except ValueError as error:

@@ -6,7 +6,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
 from snaketrain.data.reading import check, report_unread
 from snaketrain.data.shards import ARROW, parts_of, remove_others, whole_files
@@ -20,7 +19,7 @@ def main(args: argparse.Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
     # read by the tokenizers library when it is first imported
     os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
-    data = Data.model_validate(from_strings(job.given.settings)["data"])
+    data = Data.model_validate(job.given.settings["data"])
     raw, model = read_manifest(args.raw), read_manifest(args.tokenizer) if args.tokenizer else None
     shards = list(map(read_manifest, args.shards))
     verify(*filter(None, (model, *shards)), *([] if shards else [raw]))

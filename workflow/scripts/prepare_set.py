@@ -6,7 +6,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER
 from snaketrain.config.schema.evaluation import placed
@@ -21,7 +20,7 @@ def main(args: argparse.Namespace) -> None:
     # read by the tokenizers library when it is first imported
     os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
     # without training data it contradicts itself, such as by naming no classes
-    reading = Data.model_validate(from_strings(job.given.settings)["data"], context=CONTRADICTIONS_LATER)
+    reading = Data.model_validate(job.given.settings["data"], context=CONTRADICTIONS_LATER)
     prepared, fetched = read_manifest(args.data), read_manifest(args.files) if args.files else None
     verify(*filter(None, (prepared, fetched)))
     job.folder.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,6 @@ import os
 import time
 from functools import partial
 
-from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
 from snaketrain.data.shards import RawFile, Shard
 from snaketrain.runtime import stages
@@ -16,7 +15,7 @@ def main(args: argparse.Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
     # read by the tokenizers library when it is first imported
     os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
-    data = Data.model_validate(from_strings(job.given.settings)["data"])
+    data = Data.model_validate(job.given.settings["data"])
     raw, model, decided = read_manifest(args.raw), read_manifest(args.tokenizer), read_manifest(args.classes) if args.classes else None
     job.folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -43,7 +42,7 @@ def _prepare(
     from snaketrain.data.tokenizer_files import tokenizer_folder
 
     classes: list[str] = decided.facts["classes"] if decided else []
-    shared = digest(sorted(job.given.settings), sorted(job.given.code), model.content, classes)
+    shared = digest(job.given.settings, job.given.code, model.content, classes)
     folders = {job.folder.parent.parent / "parts" / digest(shared, file.title, file.sha256): file for file in files}
     return prepare_parts(data, folders, raw.folder, tokenizer_folder(model.folder / "files"), classes, threads)
 

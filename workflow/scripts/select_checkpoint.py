@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
-from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Select
 from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.runtime import stages
@@ -43,7 +42,7 @@ def arguments() -> Namespace:
 
 def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
-    select = Select.model_validate(from_strings(job.given.settings)["select"])
+    select = Select.model_validate(job.given.settings["select"])
     training, data = read_manifest(args.training), read_manifest(args.data)
     fetched = read_manifest(args.model) if args.model else None
     verify(*filter(None, (training, fetched)))

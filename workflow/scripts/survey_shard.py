@@ -4,7 +4,6 @@ import argparse
 import time
 from functools import partial
 
-from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
 from snaketrain.data.shards import Shard, survey_file
 from snaketrain.runtime import stages
@@ -15,7 +14,7 @@ from snaketrain.runtime.strict_json import JsonObject
 def main(args: argparse.Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
     job.folder.mkdir(parents=True, exist_ok=True)
-    data, raw = Data.model_validate(from_strings(job.given.settings)["data"]), read_manifest(args.raw)
+    data, raw = Data.model_validate(job.given.settings["data"]), read_manifest(args.raw)
     earlier = stages.previous_manifest(job.folder)
     known: dict[str, JsonObject] = earlier.facts["files"] if earlier else {}
     found: dict[str, JsonObject] = {}

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.runtime import stages
 from snaketrain.runtime.journal import Clock, last_attempt
@@ -126,8 +125,8 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     started, stop = time.time() - seconds_alive(), Stopping()  # a signal that arrives while torch is being imported counts too
     start_rank()
     job = stages.Job(args.output, args.settings)
-    folder, sections = job.folder, from_strings(job.given.settings)
-    train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
+    folder, settings = job.folder, job.given.settings
+    train, model = Train.model_validate(settings["train"]), Model.model_validate(settings["model"])
     paths = {role: path for role, path in (("data", args.data), ("model", args.model), ("initial", args.initial)) if path}
     read = {role: read_manifest(path) for role, path in paths.items()}
     if Ranks.of_environment().rank == 0:
@@ -168,7 +167,7 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     selection = Selection(metric, mode_of(metric, metrics, args.keep_best_mode))
     execution, observing, counted = execution_of(train, strategy), observers(train), evaluations_count(train, task)
     trajectory = None if job.mixed else trajectory_of(
-        job.given.settings, job.given.code, {role: content for role, content in inputs.items() if role != "data"}, data, execution,
+        settings, job.given.code, {role: content for role, content in inputs.items() if role != "data"}, data, execution,
         partial(plan.content, cadence=counted), observing, observing_files(job, observing),
         {"log_every": args.log_every, "metric": selection.metric, "mode": selection.mode}, counted,
     )  # fmt: skip
@@ -260,12 +259,12 @@ def executed_otherwise(folder: Path, execution: "Execution") -> JsonObject:
 
 def observing_files(job: stages.Job, observers: set[int]) -> set[str]:
     """The user's own files that hold callbacks which only observe, and that none of the other own files imports."""
-    from snaketrain.orchestration.code_digest import code_strings
-    from snaketrain.training.trajectory import files_of_observers, module_of
+    from snaketrain.orchestration.code_digest import code_digests
+    from snaketrain.training.trajectory import files_of_observers
 
     found = files_of_observers(job.given.settings, observers)
-    own = {name for each in job.given.code if (name := module_of(each)).endswith(".py")} if found else set()
-    return found - {module_of(each) for file in own - found for each in code_strings(file)}
+    own = {name for name in job.given.code if name.endswith(".py")} if found else set()
+    return found - {name for file in own - found for name in code_digests(file)}
 
 
 def peak_memory_mb() -> float:

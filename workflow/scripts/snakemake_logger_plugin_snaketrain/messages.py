@@ -1,7 +1,10 @@
 """Snakemake's messages in fewer words: chatter is left out, of a reason the essence is kept, an error loses its traceback."""
 
+import ast
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 CHATTER = (
     "Building DAG of jobs",
@@ -28,6 +31,8 @@ FRAME = re.compile(r"^ +File \".*\", line \d+, in ")
 WRAPPED = re.compile(r"^Error:\n  \w+: (.*?)(?=^Wildcards:$|\Z)", re.M | re.S)  # an exception in a function of a rule
 NO_RULE = re.compile(r"^No rule to produce (.*) \(if you use input functions", re.M)
 SUBMITTED = re.compile(r"Job (\S+) has been submitted with SLURM jobid (\S+) \(log: (.*)\)\.$")
+PARAMS = re.compile(r"before: (.*) now: (.*?)(?:; [A-Z]|$)")
+TEXT = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # as Python writes it
 REASONS = {
     "Forced execution": "as requested",
     "Incomplete output files": "was interrupted",
@@ -57,13 +62,28 @@ def short_reason(reason: str) -> str:
     """Why a job runs again; nothing if it runs for the first time, or follows another one."""
     found = [short for words, short in REASONS.items() if words in reason]
     if "Params have changed" in reason:
-        from snaketrain.config.runs import TOP_LEVEL  # which takes a while: other workflows do without
-
-        sections = "|".join([*TOP_LEVEL, "source", "files", "code"])
-        settings = re.findall(rf"\b((?:{sections})\.[\w.]+)=", reason)
-        names = dict.fromkeys("code" if name.startswith("code.") else name for name in settings)
+        names = dict.fromkeys("code" if name.startswith("code.") else name for name in changed_settings(reason))
         found.append(f"{', '.join(names) or 'a setting'} changed")
     return f"({'; '.join(found)})" if found else ""
+
+
+def changed_settings(reason: str) -> dict[str, tuple[object, object]]:
+    """Before and now, by the names of the settings and pieces of code that changed; None where there was or is none."""
+    if not (found := PARAMS.search(reason)):
+        return {}
+    before, now = ({name: value for text in TEXT.findall(side) for name, value in _settings_in(text)} for side in found.groups())
+    names = [name for name in sorted({**before, **now}) if before.get(name) != now.get(name)]
+    return {name: (before.get(name), now.get(name)) for name in names}
+
+
+def _settings_in(text: str) -> Iterator[tuple[str, object]]:
+    """Of a param, whose text is `name: JSON`; Snakemake shows its representation in Python."""
+    from snaketrain.runtime.stages import by_name  # other workflows do without
+
+    name, _, value = str(ast.literal_eval(text)).partition(": ")
+    with suppress(ValueError):  # a param of another kind
+        content = json.loads(value)
+        yield from [(f"code.{file}", digest) for file, digest in content.items()] if name == "code" else by_name({name: content}).items()
 
 
 def plain_error(text: str) -> str:

@@ -4,6 +4,7 @@ It asks `snakemake --dry-run`, and shows which settings changed, from which valu
 """
 
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -13,13 +14,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snakemake_logger_plugin_snaketrain.messages import REASONS
+from snakemake_logger_plugin_snaketrain.messages import REASONS, changed_settings
 from tools.run import snakemake
 
 JOB = re.compile(r"^(?:local)?(?:rule|checkpoint) (\w+):\n((?:    .*\n)+)", re.M)
 FIELD = re.compile(r"^    (reason|wildcards): (.*)$", re.M)
-PARAMS = re.compile(r"before: (.*) now: (.*?)(?:; [A-Z]|$)")
-SETTING = re.compile(r"""(['"])((?:[\w-]+\.)*[\w-]+)=(.*?)\1(?=,['"]|\s*$)""")
 FOLLOWS = "Input files updated by another job"
 FIRST = "Missing output files"
 
@@ -64,15 +63,17 @@ def jobs_in(text: str) -> Iterator[Job]:
 
 def why(reason: str) -> Iterator[str]:
     """Snakemake's reason, one cause a line. A job that only follows another one has no cause of its own."""
-    if found := PARAMS.search(reason):
-        before, now = ({name: value for _, name, value in SETTING.findall(side)} for side in found.groups())
-        for name in sorted({*before, *now}):
-            yield f"{name}: {before.get(name, 'not there')} -> {now.get(name, 'not there')}"
+    changed = changed_settings(reason)
+    yield from (f"{name}: {as_text(before)} -> {as_text(now)}" for name, (before, now) in changed.items())
     yield from (short for words, short in REASONS.items() if words in reason)
     if FIRST in reason:
         yield "its result is not there"
-    elif FOLLOWS in reason and not found:
+    elif FOLLOWS in reason and not changed:
         yield "what it reads is made again"
+
+
+def as_text(value: object) -> str:
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 if __name__ == "__main__":

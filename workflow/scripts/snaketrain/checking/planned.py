@@ -95,7 +95,7 @@ def _assumed(run: Settings, results: Path, scratch: Path) -> tuple[Manifest, str
     }  # fmt: skip
     words = [f"the data is not prepared yet: every text has {longest} tokens"]
     words += [f"labels are {len(names)} classes"] if data.labels is None and names else []
-    return Manifest("prepare_data", "assumed", [], {}, {}, facts, path=str(scratch / "manifest.json")), "; ".join(words)
+    return Manifest("prepare_data", "assumed", {}, {}, {}, facts, path=str(scratch / "manifest.json")), "; ".join(words)
 
 
 def _write(data: Data, names: list[str], texts: int, longest: int, path: Path) -> None:

@@ -6,7 +6,6 @@ reported and left out, so that they do not hide other errors.
 
 import copy
 import functools
-import json
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,12 +15,11 @@ from pydantic_core import ErrorDetails
 
 from snaketrain.config.errors import ConfigurationError, bad_name, dotted, fields_at, from_elsewhere, near, nearest, problem, shown
 from snaketrain.config.files import ALTERNATIVES, TooLarge, merged, not_plain, value_at, without, without_alternatives
-from snaketrain.config.schema import Section, Settings
+from snaketrain.config.schema import Settings
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER, sections_in
 from snaketrain.config.schema.of_extras import modules
 from snaketrain.config.secrets import literal_secrets
 from snaketrain.config.sweeps import Change, changes_by_run
-from snaketrain.runtime.stages import flattened, join, nested
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 SECTIONS = tuple(Settings.model_fields)
@@ -116,21 +114,6 @@ def _conflicting_alternatives(raw: JsonObject) -> list[str]:
         for one, other in ALTERNATIVES.items()
         if value_at(raw, one) is not None and value_at(raw, other) is not None
     ]
-
-
-def strings(name: str, section: Section) -> list[str]:
-    """A section as one `name.key=json` string per setting: Snakemake compares them, stages receive them, MLflow records them."""
-    return list(_strings(name, json.dumps(section.model_dump(mode="json"))))
-
-
-@functools.cache  # most runs of a sweep share most sections
-def _strings(name: str, section: str) -> tuple[str, ...]:
-    return tuple(join(key, value) for key, value in flattened(name, json.loads(section)))
-
-
-def from_strings(items: list[str]) -> JsonObject:
-    """The nested sections, from their `name.key=json` strings."""
-    return nested(items)
 
 
 def _changed(common: JsonObject, change: Change, datasets: dict[str, JsonObject]) -> tuple[JsonObject, list[str]]:

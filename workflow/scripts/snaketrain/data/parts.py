@@ -48,7 +48,7 @@ def make_part(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: To
     building.mkdir(parents=True)
     facts = _write(building, data, file, root, tokenizer, found_classes)
     files = digests(building, sorted(path.name for path in building.iterdir()))
-    manifest = Manifest("prepare_shard", folder.name, [], {file.title: file.sha256}, files, facts)
+    manifest = Manifest("prepare_shard", folder.name, {}, {file.title: file.sha256}, files, facts)
     # without times: a part that is made again has the same bytes, so what reads it is not stale
     write_checked(building / "manifest.json", {name: value for name, value in asdict(manifest).items() if name != "path"})
     shutil.rmtree(folder, ignore_errors=True)

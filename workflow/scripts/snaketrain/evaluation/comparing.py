@@ -13,7 +13,7 @@ from snaketrain.runtime.journal import Event, read_events
 from snaketrain.runtime.manifests import Manifest, digest, read_checked, read_manifest, read_result
 from snaketrain.runtime.provenance import one_after_the_other
 from snaketrain.runtime.run_folder import damaged_log
-from snaketrain.runtime.stages import by_key, versions_of
+from snaketrain.runtime.stages import by_name, versions_of
 from snaketrain.runtime.strict_json import Json, JsonObject, is_number
 from snaketrain.tasks.metric_names import rank_key
 
@@ -117,7 +117,7 @@ def read_run(folder: Path, sets: Sequence[str] = ()) -> FinishedRun:
     events = events_of(training)
     return {
         "run": info["run"],
-        "settings": by_key(info["settings"]) | evaluation.facts.get("test", {}),
+        "settings": by_name(info["settings"]) | evaluation.facts.get("test", {}),
         "data": info.get("data") or {},
         "events": events,
         "curves": curves(events),

@@ -10,10 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Evaluate, Model, Train
 from snaketrain.runtime.manifests import Manifest, digest, file_digest, read_if_intact, write_checked
-from snaketrain.runtime.stages import JobSettings
+from snaketrain.runtime.stages import JobSettings, by_name
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from snaketrain.strategies.base import Strategy
     from snaketrain.training.watching import StallWatchdog
 
-REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=", "set.checkpoints=")  # settings that do not affect the scores of a model
+REPORT_ONLY = ("evaluate.confidence", "evaluate.bins", "set.checkpoints")  # settings that do not affect the scores of a model
 
 
 @dataclass(frozen=True)
@@ -65,14 +64,14 @@ class Scoring:
 
     @cached_property
     def evaluate(self) -> Evaluate:
-        return Evaluate.model_validate(from_strings(self.given.settings)["evaluate"])
+        return Evaluate.model_validate(self.given.settings["evaluate"])
 
     def folder(self, weights: Mapping[str, str], each: ScoredSet) -> Path:
         """Where the scores are, by all that they depend on; `weights`: digests that identify the model's weights."""
-        settings = [string for string in sorted(self.given.settings) if not string.startswith(REPORT_ONLY)]
+        settings = {name: value for name, value in by_name(self.given.settings).items() if name not in REPORT_ONLY}
         model = self.fetched and self.fetched.content
-        read = [sorted(self.training.settings), self.training.facts["precision"], dict(weights), self.data.content, model]
-        key = digest(settings, sorted(self.given.code), self.args.device, *read, each.split, each.prepared.content)
+        read = [self.training.settings, self.training.facts["precision"], dict(weights), self.data.content, model]
+        key = digest(settings, self.given.code, self.args.device, *read, each.split, each.prepared.content)
         return self.output / "scores" / key
 
     def stored(self, weights: Mapping[str, str], each: ScoredSet) -> JsonObject | None:
@@ -115,11 +114,11 @@ class Scoring:
 
     @cached_property
     def train(self) -> Train:
-        return self.evaluate.applied_to(Train.model_validate(from_strings(self.training.settings)["train"]))
+        return self.evaluate.applied_to(Train.model_validate(self.training.settings["train"]))
 
     @cached_property
     def model(self) -> Model:
-        return Model.model_validate(from_strings(self.training.settings)["model"])
+        return Model.model_validate(self.training.settings["model"])
 
     @cached_property
     def strategy(self) -> "Strategy":

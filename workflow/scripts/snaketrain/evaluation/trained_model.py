@@ -4,10 +4,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data, Model, Train
 from snaketrain.runtime.manifests import Manifest, write_json
-from snaketrain.runtime.strict_json import Json, JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.batch_limits import BatchLimits
 
 FILE = "snaketrain.json"
@@ -16,22 +15,25 @@ FILE = "snaketrain.json"
 @dataclass(frozen=True)
 class TrainedModel:
     run: str
-    settings: list[str]  # `key=json` of the sections data, model and train; passwords are concealed
+    settings: JsonObject  # the sections data, model and train; passwords are concealed
     facts: JsonObject  # about the training data, such as the names of the classes
     precision: str
     at_once: JsonObject | None = None  # what its training evaluated at once on each rank; not in folders of earlier versions
 
     @classmethod
     def of(cls, training: Manifest, data: Manifest) -> "TrainedModel":
-        facts, settings = training.facts, sorted(data.settings + training.settings)
-        limits = BatchLimits.of_finished(training.folder, Train.model_validate(from_strings(training.settings)["train"]))
-        return cls(facts["run"], settings, data.facts, facts["precision"], asdict(limits))
+        facts = training.facts
+        limits = BatchLimits.of_finished(training.folder, Train.model_validate(training.settings["train"]))
+        return cls(facts["run"], training.settings | {"data": data.settings["data"]}, data.facts, facts["precision"], asdict(limits))
 
     @classmethod
     def read(cls, folder: Path) -> "TrainedModel":
         path = folder / FILE
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            found = cls(**json.loads(path.read_text(encoding="utf-8")))
+            if not isinstance(found.settings, dict):
+                raise ValueError("it is of an earlier version of snaketrain")
+            return found
         except (OSError, ValueError, TypeError) as error:
             raise SystemExit(
                 f"{path}: cannot be read ({error}). Name the folder `selection/model` of a finished run, or a copy of it."
@@ -46,15 +48,12 @@ class TrainedModel:
 
     @property
     def data(self) -> Data:
-        return Data.model_validate(self._section("data"))
+        return Data.model_validate(self.settings["data"])
 
     @property
     def model(self) -> Model:
-        return Model.model_validate(self._section("model"))
+        return Model.model_validate(self.settings["model"])
 
     @property
     def train(self) -> Train:
-        return Train.model_validate(self._section("train"))
-
-    def _section(self, name: str) -> Json:
-        return from_strings([string for string in self.settings if string.startswith(f"{name}.")])[name]
+        return Train.model_validate(self.settings["train"])

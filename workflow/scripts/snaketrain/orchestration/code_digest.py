@@ -34,8 +34,8 @@ LABELS = SCRIPTS / "snaketrain/labels"
 LABEL_CLASSES = ("Parser", "Tally", "Head", "Report", "Panel")
 
 
-def code_strings(script: str | Path, *plugins: str | Path, label_classes: tuple[str, ...] = LABEL_CLASSES) -> list[str]:
-    """`code.<module>=<digest>` for a stage's script, the user's own files, and every project module they import."""
+def code_digests(script: str | Path, *plugins: str | Path, label_classes: tuple[str, ...] = LABEL_CLASSES) -> dict[str, str]:
+    """By module or file: a stage's script, the user's own files, and every project module they import."""
     digests: dict[str, str] = {}
     waiting = [(path, path.parent) for path in map(Path, (script, *plugins))]  # each with the folder that its imports are looked up in
     done = set()
@@ -47,7 +47,7 @@ def code_strings(script: str | Path, *plugins: str | Path, label_classes: tuple[
             digests[name], imported = _cached_read(_in_its_folder(path), label_classes)
             waiting += [(file, world) for each in imported for file in _files_of(each, path, world)]
     _cached().save()
-    return [f"code.{name}={digest}" for name, digest in sorted(digests.items())]
+    return dict(sorted(digests.items()))
 
 
 @functools.cache

@@ -3,10 +3,9 @@
 from functools import cached_property
 from typing import NamedTuple
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Data, EvaluationSet, Examples, Settings, Source
 from snaketrain.orchestration.names import data_name, set_name, source_name
-from snaketrain.runtime.stages import join
+from snaketrain.runtime.strict_json import JsonObject
 
 TEST = "test"
 
@@ -82,6 +81,6 @@ class EvaluationSets:
         with_training = set_of(evaluation) != TEST and self.setting(evaluation).checkpoints == "all"
         return found | ({"training": ("train_model", run_of(evaluation))} if with_training else {})
 
-    def settings(self, evaluation: str) -> list[str]:
-        """The strings by which an evaluation of its own becomes stale."""
-        return [*strings("evaluate", self.runs[run_of(evaluation)].evaluate), join("set.checkpoints", self.setting(evaluation).checkpoints)]
+    def settings(self, evaluation: str) -> JsonObject:
+        """The sections by which an evaluation of its own becomes stale."""
+        return {"evaluate": self.runs[run_of(evaluation)].evaluate.as_json, "set": {"checkpoints": self.setting(evaluation).checkpoints}}

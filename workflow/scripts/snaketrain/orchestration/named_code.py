@@ -15,7 +15,7 @@ from snaketrain.config.schema.evaluation import TEXT_METRICS, Generate
 from snaketrain.config.schema.tasks import CHECKED_BY_CLASS, ModuleSettings, TextClassificationSettings, problems
 from snaketrain.config.sizes import is_used
 from snaketrain.labels import label_kind, metrics_by_label_kind
-from snaketrain.orchestration.code_digest import code_strings
+from snaketrain.orchestration.code_digest import code_digests
 from snaketrain.orchestration.definitions import class_and_bases, class_attribute, definition_of
 from snaketrain.orchestration.own_files import uses_in
 from snaketrain.orchestration.strategy_declarations import InvalidDeclaration, strategy_info
@@ -77,7 +77,7 @@ def references(run: Settings) -> Iterator[Reference]:
 def unreadable(file: Path) -> str | None:
     """Why a module that a user's file imports cannot be read as Python; its digest is taken before any job."""
     try:
-        code_strings(file)
+        code_digests(file)
     except SyntaxError as error:
         return f"{error.filename}, line {error.lineno}: {error.msg}. Correct the file."
     except (OSError, ValueError, RecursionError) as error:

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.secret_forms import without_secrets
@@ -12,18 +11,18 @@ RESULTS = "results"
 
 
 def data_name(data: Data) -> str:
-    return f"{data.name}-{digest(sorted(strings('data', data.for_training)))[:8]}"
+    return f"{data.name}-{digest(data.for_training.as_json)[:8]}"
 
 
 def set_name(name: str, reading: Data, data: Data) -> str:
     """Of an evaluation set, which is prepared by what is known of the training data."""
-    return f"{name}-{digest(data_name(data), sorted(strings('data', reading)))[:8]}"
+    return f"{name}-{digest(data_name(data), reading.as_json)[:8]}"
 
 
 def source_name(source: Source) -> str:
     """The name of its folder, its log and its jobs."""
     readable = (source.hub or source.package or Path(str(source.path)).name).rpartition("/")[2]
-    return f"{plain_name(without_secrets(readable))}-{digest(sorted(strings('source', source)))[:8]}"
+    return f"{plain_name(without_secrets(readable))}-{digest(source.as_json)[:8]}"
 
 
 def plain_name(text: str) -> str:

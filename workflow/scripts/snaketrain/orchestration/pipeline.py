@@ -4,67 +4,27 @@ Every job parses the Snakefile again, so this imports nothing heavy.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.config.secrets import variables_in
-from snaketrain.orchestration.code_digest import code_strings
 from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
 from snaketrain.orchestration.known_stages import folder_of_job, stages_of
 from snaketrain.orchestration.names import data_name, initial, source_name
 from snaketrain.orchestration.rule_values import options, varying
 from snaketrain.orchestration.shards import Shards, dataset_of
-from snaketrain.orchestration.stage import Decision, ModelStage, Stage
+from snaketrain.orchestration.stage import Decision, ModelStage
 from snaketrain.orchestration.strategy_declarations import evaluation_compute, saves_shards
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import USED_AS_SECRETS
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.slurm.jobs import Work
 
-
-class StageStrings:
-    def __init__(self, stages: Mapping[str, Stage], reads_files: bool):
-        self.stages, self.reads_files = stages, reads_files
-        self._known: dict[tuple[str, str], list[str]] = {}
-        self._digests: dict[tuple[Path, ...], list[str]] = {}
-
-    def of(self, stage: str, job: str) -> list[str]:
-        """`key=json` for each setting and each piece of code that a job's result depends on."""
-        if (stage, job) not in self._known:
-            self._known[stage, job] = self.stages[stage].settings(job) + self._code(self.stages[stage], job)
-        return self._known[stage, job]
-
-    def _code(self, stage: Stage, job: str) -> list[str]:
-        key = (stage.script, *stage.own_code(job))  # the points of a sweep run the same code
-        if key not in self._digests:
-            self._digests[key] = code_strings(*key, label_classes=stage.label_classes)
-        return self._digests[key]
-
-    def params(self, stage: str) -> list[str | Callable[[Sequence[str]], str]]:
-        """The strings as params of a rule: a value where all its jobs share it, a function of the wildcards where they differ.
-
-        Snakemake compares params as a set of values. With one value per setting, which includes the setting's name, it notices
-        every change and shows the old and the new value.
-        """
-        strings = {job: [*self.of(stage, job), *self._local_files(stage, job)] for job in self.stages[stage].jobs}
-        everywhere = set.intersection(*map(set, strings.values())) if strings else set()
-        shared = {string for string in everywhere if "{" not in string}  # Snakemake would look for wildcards in braces
-        # a job with fewer strings than others repeats one of its own, which changes nothing in a set
-        differing = {name: [string for string in found if string not in shared] or found[:1] for name, found in strings.items()}
-
-        def item(number: int) -> str | Callable[[Sequence[str]], str]:
-            def string(name: str) -> str:
-                own = differing[name]
-                return own[min(number, len(own) - 1)]
-
-            return varying(differing, string)
-
-        return [*sorted(shared), *map(item, range(max(map(len, differing.values()), default=0)))]
-
-    def _local_files(self, stage: str, job: str) -> Iterable[str]:
-        return self.stages[stage].local_files(job) if self.reads_files else []
+TextOfJob: TypeAlias = str | Callable[[Sequence[str]], str]
 
 
 class Pipeline:
@@ -88,7 +48,7 @@ class Pipeline:
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning
         self.sets, self.shards = EvaluationSets(self.runs), Shards(self.runs.values())
         self.stages = stages_of(self)
-        self._strings = StageStrings(self.stages, reads_files)
+        self.reads_files = reads_files
         os.environ[USED_AS_SECRETS] = ",".join(sorted(variables_in(config)))  # what is printed must not have their values
 
     # --- what there is
@@ -253,13 +213,23 @@ class Pipeline:
     def evaluations(self, run: str) -> list[str]:
         return [self.manifest("evaluate_model", run), *(self.manifest("evaluate_set", name) for name in self.evaluations_of([run]))]
 
-    # --- what makes it stale
+    # --- params of rules, which make results stale: each is a text with its name, since Snakemake compares them as a set
 
-    def strings(self, stage: str, name: str) -> list[str]:
-        return self._strings.of(stage, name)
+    def section(self, stage: str, name: str) -> TextOfJob:
+        """A part of the settings of each of a stage's jobs; `null` for those without it."""
+        settings = self.stages[stage].settings
+        return self._text(stage, name, lambda job: settings(job).get(name))
 
-    def tracked(self, stage: str) -> list[str | Callable[[Sequence[str]], str]]:
-        return self._strings.params(stage)
+    def code(self, stage: str) -> TextOfJob:
+        """The digests of the code of each of its jobs."""
+        return self._text(stage, "code", self.stages[stage].code)
+
+    def local_files(self, stage: str) -> TextOfJob:
+        """The digests of the files that each of its jobs fetches from this machine."""
+        return self._text(stage, "files", self.stages[stage].local_files) if self.reads_files else "files: null"
+
+    def _text(self, stage: str, name: str, value: Callable[[str], Json]) -> TextOfJob:
+        return varying(self.stages[stage].jobs, lambda job: f"{name}: {strict_json.dumps(value(job), ensure_ascii=False)}")
 
 
 def ranges_and_folders(pipeline: Pipeline) -> tuple[dict[str, Compute], dict[str, Path]]:

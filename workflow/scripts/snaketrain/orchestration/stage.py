@@ -1,12 +1,14 @@
 """What each kind of stage says about its jobs: what their results depend on, and where they are. How its script is called is in its rule."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Compute, Settings, Source
-from snaketrain.orchestration.code_digest import LABEL_CLASSES, SCRIPTS
+from snaketrain.orchestration.code_digest import LABEL_CLASSES, SCRIPTS, code_digests
 from snaketrain.orchestration.evaluation_sets import run_of
 from snaketrain.orchestration.names import RESULTS, source_name
 from snaketrain.orchestration.own_files import content
@@ -14,6 +16,7 @@ from snaketrain.orchestration.rule_values import Option
 from snaketrain.runtime.loaded_code import changed_files, with_recorded
 from snaketrain.runtime.manifests import Manifest, digest
 from snaketrain.runtime.stages import JobSettings, previous_manifest
+from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
     from snaketrain.orchestration.pipeline import Pipeline
@@ -33,6 +36,8 @@ class Stage:
 
     def __init__(self, pipeline: "Pipeline"):
         self.pipeline = pipeline
+        self.planned = cache(self._planned)
+        self._digests = cache(partial(code_digests, label_classes=self.label_classes))  # the points of a sweep run the same code
 
     @property
     def jobs(self) -> Collection[str]:
@@ -72,15 +77,18 @@ class Stage:
         """The inputs that the manifest records."""
         return {}
 
-    def settings(self, job: str) -> list[str]:
-        """`key=json` for each."""
-        return []
+    def settings(self, job: str) -> JsonObject:
+        """Sections of the configuration, or what else decides, by the names of the rule's params."""
+        return {}
+
+    def code(self, job: str) -> dict[str, str]:
+        """Digests of the script, of own code, and of all that these import."""
+        return self._digests(self.script, *self.own_code(job))
 
     def has_same_settings(self, job: str, made: Manifest) -> bool:
         """Whether settings and code are those with which its results were made."""
-        strings = self.pipeline.strings(self.name, job)
-        settings, code = (sorted(each for each in strings if each.startswith("code.") == wanted) for wanted in (False, True))
-        return made.identity == digest(self.name, settings, sorted([*code, *made.recorded]), made.inputs)
+        planned = self.planned(job)
+        return made.identity == digest(self.name, planned.settings, planned.code | made.recorded, made.inputs)
 
     def is_needed(self, job: str) -> bool:
         """Whether somebody will read its results: otherwise it does not matter if they are damaged."""
@@ -94,13 +102,13 @@ class Stage:
         """The user's files, and those of the library that only the settings name. The script and its imports always count."""
         return []
 
-    def local_files(self, job: str) -> list[str]:
+    def local_files(self, job: str) -> JsonObject:
         """A digest for each source of local files; files of a package or a pinned commit do not change.
 
         Snakemake compares large files by modification time alone: it changes when a file is copied, and does not when an older file
         takes its place.
         """
-        return [f"files.{setting}={content(source)}" for setting, source in self.sources(job).items() if source.is_local]
+        return {setting: content(source) for setting, source in self.sources(job).items() if source.is_local}
 
     @property
     def script(self) -> Path:
@@ -108,16 +116,16 @@ class Stage:
 
     # --- the file that its script reads
 
-    def job_settings(self, job: str) -> JobSettings:
-        strings = self.pipeline.strings(self.name, job)
-        return JobSettings.of(self.name, [*strings, *self._recorded_code(job, {each.rpartition("=")[0] for each in strings})])
+    def _planned(self, job: str) -> JobSettings:
+        return JobSettings(self.name, self.settings(job), self.code(job))
 
-    def _recorded_code(self, job: str, planned: set[str]) -> list[str]:
-        """Digests of what own code loaded or read when the stage ran before and has changed since, besides what is `planned` with."""
-        before = previous_manifest(Path(self.manifest(job)).parent)
+    def job_settings(self, job: str) -> JobSettings:
+        """As planned, with digests of what own code loaded or read when the stage ran before and has changed since."""
+        planned, before = self.planned(job), previous_manifest(Path(self.manifest(job)).parent)
         if not before:
-            return []
-        return with_recorded(before.recorded, [name for name in changed_files(before.loaded) if f"code.{name}" not in planned])
+            return planned
+        changed = [name for name in changed_files(before.loaded) if name not in planned.code]
+        return replace(planned, code=planned.code | with_recorded(before.recorded, changed))
 
     def settings_file(self, job: str, store: bool = True) -> str:
         """Every process that executes a job parses the Snakefile, also on a compute node, and stores the settings that it compares."""

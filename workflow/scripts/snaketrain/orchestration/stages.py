@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Compute, Data, Source
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.evaluation_sets import set_of
@@ -14,6 +13,7 @@ from snaketrain.orchestration.own_files import class_files, code_of_evaluation, 
 from snaketrain.orchestration.shards import dataset_of, shard_of
 from snaketrain.orchestration.stage import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.strategy_declarations import compared_strategy
+from snaketrain.runtime.strict_json import JsonObject
 
 # --- fetch: copy data and models from where their sources say, on the machine that runs the workflow
 
@@ -21,8 +21,8 @@ from snaketrain.orchestration.strategy_declarations import compared_strategy
 class FetchOne(Stage):
     """The files of a source."""
 
-    def settings(self, job: str) -> list[str]:
-        return strings("source", self.sources(job)["source"])
+    def settings(self, job: str) -> JsonObject:
+        return {"source": self.sources(job)["source"].as_json}
 
 
 class FetchData(Stage):
@@ -35,9 +35,8 @@ class FetchData(Stage):
     def sources(self, job: str) -> dict[str, Source]:
         return {split: source for split, source in of_splits(self.pipeline.datasets[job]).items() if not source.use}
 
-    def settings(self, job: str) -> list[str]:
-        splits = of_splits(self.pipeline.datasets[job])
-        return [string for split, source in splits.items() for string in strings(f"data.{split}", source)]
+    def settings(self, job: str) -> JsonObject:
+        return {"data": {split: source.as_json for split, source in of_splits(self.pipeline.datasets[job]).items()}}
 
 
 class FetchModel(FetchOne):
@@ -77,8 +76,8 @@ class Prepare(Stage):
     def raw(self, job: str) -> Reads:
         return {"raw": ("fetch_data", dataset_of(job))}
 
-    def settings(self, job: str) -> list[str]:
-        return strings("data", self.reading(job))
+    def settings(self, job: str) -> JsonObject:
+        return {"data": self.reading(job).as_json}
 
     def own_code(self, job: str) -> list[Path]:
         reading = self.reading(job)
@@ -163,11 +162,10 @@ class Training(ModelStage):
     def own_code(self, job: str) -> list[Path]:
         return code_of_training(self.settings_of(job))
 
-    def settings(self, job: str) -> list[str]:
+    def settings(self, job: str) -> JsonObject:
         run = self.settings_of(job)
-        selection = strings("select", run.select) if run.train.depends_on_selection else []
         train = train_settings(run).model_copy(update={"strategy": compared_strategy(run.train.strategy)})
-        return [*strings("model", run.model), *strings("train", train), *selection]
+        return {"model": run.model.as_json, "train": train.as_json} | ({"select": run.select.as_json} if train.depends_on_selection else {})
 
 
 class TrainModel(Training):
@@ -190,8 +188,8 @@ class SelectCheckpoint(Stage):
         model = self.pipeline.runs[job].model
         return {"training": ("train_model", job)} | fetched(model=model.source if model.adapters else None)
 
-    def settings(self, job: str) -> list[str]:
-        return strings("select", self.pipeline.runs[job].select)
+    def settings(self, job: str) -> JsonObject:
+        return {"select": self.pipeline.runs[job].select.as_json}
 
 
 class Inference(ModelStage):
@@ -217,8 +215,8 @@ class EvaluateModel(Evaluation):
     def jobs_of(self, run: str) -> Sequence[str]:
         return [run]
 
-    def settings(self, job: str) -> list[str]:
-        return strings("evaluate", self.settings_of(job).evaluate)
+    def settings(self, job: str) -> JsonObject:
+        return {"evaluate": self.settings_of(job).evaluate.as_json}
 
 
 class EvaluateSet(Evaluation):
@@ -231,7 +229,7 @@ class EvaluateSet(Evaluation):
     def jobs_of(self, run: str) -> Sequence[str]:
         return self.pipeline.evaluations_of([run])
 
-    def settings(self, job: str) -> list[str]:
+    def settings(self, job: str) -> JsonObject:
         return self.pipeline.sets.settings(job)
 
 

@@ -11,7 +11,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +24,7 @@ from snaketrain.runtime.secret_forms import is_secret_name
 LIBRARY = f"{own.LIBRARY}{os.sep}"
 OURS = ("results", "logs", "mlruns")  # in the working directory: what the workflow and MLflow write
 MANY = 100  # files of one folder, above which the folder is recorded with their sizes and times, instead of each with its content
-RECORDED = "code.("  # begins the digest of what a stage is known to load only after it has run
+RECORDED = "("  # begins the name of what a stage is known to load only after it has run
 ABSENT, UNSTEADY = "absent", "changed while it was read"
 # launchers and shells set these, differently for each process or host
 OF_THE_PLACE = ("SLURM", "PMI", "OMPI_", "PALS_", "PBS_", "TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "LOCAL_", "CUDA_VISIBLE_", "SNAKETRAIN_",
@@ -67,13 +67,12 @@ def changed_files(recorded: Mapping[str, str], cache: DigestCache | None = None)
     return found
 
 
-def with_recorded(recorded: Sequence[str], changed: Sequence[str]) -> list[str]:
-    """`code.(file)=digest` for what the digests of a plan do not cover; `changed`: the names of what has changed.
+def with_recorded(recorded: Mapping[str, str], changed: Iterable[str]) -> dict[str, str]:
+    """`(file)` and its digest for what the digests of a plan do not cover; `changed`: the names of what has changed.
 
     A result that is made again because of such a change thereby has another identity than the one before.
     """
-    found = dict(each.rsplit("=", 1) for each in recorded) | {f"{RECORDED}{name})": digest_now(name) for name in changed}
-    return [f"{name}={now}" for name, now in sorted(found.items())]
+    return {**recorded, **{f"{RECORDED}{name})": digest_now(name) for name in changed}}
 
 
 def imported_packages() -> dict[str, str]:

@@ -26,7 +26,7 @@ class Manifest:
 
     stage: str
     identity: str  # digest of settings, code and inputs: the same identity means the same result
-    settings: list[str]  # `key=json`, the strings that Snakemake compares
+    settings: JsonObject  # the sections of the configuration that Snakemake compares
     inputs: dict[str, str]  # role -> content digest of the manifest that was read
     files: dict[str, str]  # path relative to the manifest -> sha256
     facts: JsonObject = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Manifest:
     finished: float = 0.0
     logs: dict[str, tuple[int, str]] = field(default_factory=dict)  # files that grow: the bytes that they had, and their sha256; no result
     loaded: dict[str, str] = field(default_factory=dict)  # own code, the files and the variables that it read -> digest; see loaded_code.py
-    recorded: list[str] = field(default_factory=list)  # part of the identity: what had changed of it since the result before
+    recorded: dict[str, str] = field(default_factory=dict)  # part of the identity: what had changed of it since the result before
     versions: dict[str, str] = field(default_factory=dict)  # of the packages that it was computed with, as far as they are recorded
     path: str = field(default="", compare=False)  # where it was read from; not written
 
@@ -119,7 +119,10 @@ def read_if_intact(path: str | Path, instead: str, of: str | None = None) -> Jso
 
 def read_manifest(path: str | Path) -> Manifest:
     try:
-        return Manifest(**strict_json.checked(Path(path).read_text(encoding="utf-8")), path=str(path))
+        made = Manifest(**strict_json.checked(Path(path).read_text(encoding="utf-8")), path=str(path))
+        if not isinstance(made.settings, dict):
+            raise ValueError("it is of an earlier version of snaketrain")
+        return made
     except (OSError, ValueError, TypeError) as error:
         raise SystemExit(f"{path}: not a readable manifest ({error}). Run the stage that writes it again.") from None
 

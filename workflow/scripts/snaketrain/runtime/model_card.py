@@ -14,7 +14,7 @@ import yaml
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_text
-from snaketrain.runtime.stages import by_key
+from snaketrain.runtime.stages import by_name
 from snaketrain.runtime.strict_json import Json, JsonObject, rounded
 
 # the settings that a reader asks for first, with those below them
@@ -56,8 +56,8 @@ def card(training: Manifest, data: Manifest, selection: Manifest, evaluations: l
     results = results_in(evaluations)
     model = selection.folder / "model"
     architecture = architecture_of(model)
-    settings = by_key(training.settings)
-    head = metadata(training.facts["run"], by_key(data.settings), settings, architecture, results)
+    settings = by_name(training.settings)
+    head = metadata(training.facts["run"], by_name(data.settings), settings, architecture, results)
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---",
         f"# {plain(training.facts['run'])}",
@@ -156,7 +156,7 @@ def metrics_table(results: list[JsonObject], chosen: JsonObject) -> str:
 
 def data_section(data: Manifest, evaluations: list[Manifest]) -> str:
     """With the test set and the evaluation sets, which are prepared on their own."""
-    facts, settings, splits = data.facts, by_key(data.settings), data.facts.get("splits", {})
+    facts, settings, splits = data.facts, by_name(data.settings), data.facts.get("splits", {})
     for made in evaluations:
         settings |= made.facts.get("test", {})
         splits = splits | made.facts.get("splits", {})

@@ -28,13 +28,12 @@ def git_state() -> JsonObject:
     }
 
 
-def own_files(code: list[str]) -> list[str]:
-    """The user's own files among `code.<module or file>=<digest>`: relative to the working directory if possible."""
-    names = [string.rpartition("=")[0].removeprefix("code.") for string in code if string.startswith("code.")]
-    return [name for name in names if name.endswith(".py")]
+def own_files(code: Iterable[str]) -> list[str]:
+    """The user's own files among the names of modules and files: relative to the working directory if possible."""
+    return [name for name in code if name.endswith(".py")]
 
 
-def write_provenance(folder: Path, dirty: bool | None, code: list[str]) -> None:
+def write_provenance(folder: Path, dirty: bool | None, code: Iterable[str]) -> None:
     """Write `packages.txt` for pip, uncommitted changes to `code.diff`, and copies of the user's own files to `code/`."""
     described = (each.metadata for each in metadata.distributions())  # which are parsed at each access
     packages = sorted({f"{each['Name']}=={each['Version']}" for each in described})

@@ -4,10 +4,11 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import as_line, attempts_in, events_named, read_events
 from snaketrain.runtime.loaded_code import RECORDED, UNSTEADY, changed_files, loaded_files
@@ -15,42 +16,45 @@ from snaketrain.runtime.manifests import PRIVATE_FILE, DigestCache, Manifest, da
 from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
 from snaketrain.runtime.provenance import all_installed, differing, git_state, write_provenance
 from snaketrain.runtime.ranks import Ranks
-from snaketrain.runtime.stages import Job, JobSettings, previous_manifest, split, versions_of
+from snaketrain.runtime.stages import Job, by_name, previous_manifest, versions_of
 from snaketrain.runtime.strict_json import JsonObject, shortened
 
-EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings that change the losses by rounding only, as tests/distributed shows
+EXECUTION_ONLY = (
+    "strategy",
+    "accumulate",
+)  # fields of `train`: settings that change the losses by rounding only, as tests/distributed shows
 RESUMABLE = ("train.", "select.", "code.")  # of what may change in the middle of a training if the user asks for it
 LOADED = "loaded.json"  # what own code has loaded and read: only a finished training has a manifest that says so
 MICROBATCHES = "microbatches.json"  # into how many a batch is split since the memory ran out
-FINGERPRINT, EXECUTION_OPTIONS = "purpose", "ways"  # keys of run.json, as in folders of earlier versions
 
 
-def execution_options(given: JobSettings) -> list[str]:
-    """The code and the settings that say how a training is computed."""
-    return [*given.code, *(string for string in given.settings if string.startswith(EXECUTION_ONLY))]
-
-
-def deciding_settings(settings: Sequence[str]) -> list[str]:
+def deciding_settings(settings: JsonObject) -> JsonObject:
     """Those that decide a training, of which an unfinished one may resume with any others. An own strategy may compute anything."""
-    strategy = next((str(split(each)[1]) for each in settings if each.startswith("train.strategy.use=")), "")
-    return [each for each in settings if "." in strategy or not each.startswith(EXECUTION_ONLY)]
+    train: JsonObject = settings["train"]
+    if "." in train["strategy"]["use"]:
+        return settings
+    return settings | {"train": {name: value for name, value in train.items() if name not in EXECUTION_ONLY}}
 
 
 def fingerprint(job: Job, inputs: dict[str, str]) -> str:
     """Identifies a training, however it is executed."""
-    return digest("train", sorted(deciding_settings(job.given.settings)), sorted(planned_code(job.given.code)), inputs)
+    return digest("train", deciding_settings(job.given.settings), planned_code(job.given.code), inputs)
 
 
-def planned_code(code: Sequence[str]) -> list[str]:
+def planned_code(code: Mapping[str, str]) -> dict[str, str]:
     """Without what a finished result has recorded, which nobody knows of a training that was set aside or is not finished."""
-    return [each for each in code if not each.startswith(RECORDED)]
+    return {name: now for name, now in code.items() if not name.startswith(RECORDED)}
 
 
-def differing_settings(theirs: Sequence[str], ours: Sequence[str]) -> list[str]:
-    """`train.learning_rate 0.001 there, 0.01 here`, for each `key=json` that differs."""
-    there, here = (dict(each.split("=", 1) for each in strings) for strings in (theirs, ours))
-    names = [name for name in sorted({**there, **here}) if there.get(name) != here.get(name)]
-    return [f"{name} {there.get(name, 'missing')} there, {here.get(name, 'missing')} here" for name in names]
+def differing_names(theirs: JsonObject, ours: JsonObject) -> list[str]:
+    """The names of settings, or of code, that are not the same in both."""
+    return [name for name in sorted({**theirs, **ours}) if (name in theirs, theirs.get(name)) != (name in ours, ours.get(name))]
+
+
+def differing_settings(theirs: JsonObject, ours: JsonObject) -> list[str]:
+    """`train.learning_rate 0.001 there, 0.01 here`, for each setting that differs."""
+    there, here = ({name: strict_json.dumps(value) for name, value in by_name(each).items()} for each in (theirs, ours))
+    return [f"{name} {there.get(name, 'missing')} there, {here.get(name, 'missing')} here" for name in differing_names(there, here)]
 
 
 def take_over(job: Job, inputs: dict[str, str], resume_changed: bool = False, clean: bool = False, same_versions: bool = False) -> Job:
@@ -76,19 +80,24 @@ def prepare_run_folder(job: Job, inputs: dict[str, str], resume_changed: bool, c
     is_this_one = made is not None and made.identity == job.identity(inputs)
     if made and is_this_one and (message := damaged_log(made)):
         raise SystemExit(message)
-    before = read_if_intact(folder / "run.json", "it is written again")
+    before = read_about(folder)
     if before is None or (made and is_this_one and before["identity"] != made.identity):
         if not is_this_one and last_saved(folder):
-            unknown = {"started": time.time(), FINGERPRINT: "unknown"}
-            set_aside(folder, unknown, "its run.json is missing or damaged, so that nothing says which training this is", "")
+            unknown = {"started": time.time(), "fingerprint": "unknown"}
+            set_aside(
+                folder,
+                unknown,
+                "its run.json is missing, damaged or of an earlier version, so that nothing says which training this is",
+                "",
+            )
         folder.mkdir(parents=True, exist_ok=True)
         return []
     finished, mixed, step = _finished(folder), list(before.get("mixed", [])), last_saved(folder)
     changed = what_changed(before, job, inputs) + ([] if made else changed_own_code(job))
     upgraded = differing(versions_of(made)) if same_versions and finished and made else {}
     if finished and not changed:
-        changed = [*sorted(set(before[EXECUTION_OPTIONS]) ^ set(execution_options(job.given))), *upgraded]
-    names = shortened([each.partition("=")[0] for each in changed], most=6)
+        changed = [*executed_otherwise(before, job), *upgraded]
+    names = shortened(changed, most=6)
     resumes = resume_changed and not finished and step > 0 and all(each.startswith(RESUMABLE) for each in changed)
     if clean and mixed:
         set_aside(folder, before, "its code or settings were changed in its middle, and this training is to be compared or shared", "")
@@ -107,19 +116,34 @@ def prepare_run_folder(job: Job, inputs: dict[str, str], resume_changed: bool, c
     return []
 
 
+def read_about(folder: Path) -> JsonObject | None:
+    """run.json; None where it is missing, damaged, or of an earlier version."""
+    about = read_if_intact(folder / "run.json", "it is written again")
+    return about if about and "fingerprint" in about else None
+
+
 def what_changed(before: JsonObject, job: Job, inputs: dict[str, str]) -> list[str]:
     """The names of settings, code and inputs that are not those of the training in a folder; empty if it is this one."""
-    if before[FINGERPRINT] == fingerprint(job, inputs):
+    if before["fingerprint"] == fingerprint(job, inputs):
         return []
-    sections = ("train.", "model.", "select.")
+    there, here = (by_name(of_training(deciding_settings(settings))) for settings in (before["settings"], job.given.settings))
+    code = [f"code.{name}" for name in differing_names(planned_code(before["code"]), planned_code(job.given.code))]
+    read = [f"inputs.{role}" for role in differing_names(before["inputs"], inputs)]
+    return [*code, *read, *differing_names(there, here)] or ["the version of snaketrain"]
+
+
+def executed_otherwise(before: JsonObject, job: Job) -> list[str]:
+    """The names of code and settings that say how a training is computed, and are not those of the one in a folder."""
     there, here = (
-        {each for each in deciding_settings(settings) if each.startswith(sections)}
-        for settings in (before.get("settings", []), job.given.settings)
+        by_name({"train": {name: settings["train"].get(name) for name in EXECUTION_ONLY}})
+        for settings in (before["settings"], job.given.settings)
     )
-    code = {each for each in planned_code(before[EXECUTION_OPTIONS]) if each.startswith("code.")} ^ set(planned_code(job.given.code))
-    read = dict(before.get("inputs", {}).items() ^ inputs.items())
-    names = {each.partition("=")[0] for each in (there ^ here) | code} | {f"inputs.{role}" for role in read}
-    return sorted(names) or ["the version of snaketrain"]
+    return [*(f"code.{name}" for name in differing_names(before["code"], job.given.code)), *differing_names(there, here)]
+
+
+def of_training(settings: JsonObject) -> JsonObject:
+    """The sections of run.json that are not of its data."""
+    return {section: value for section, value in settings.items() if section != "data"}
 
 
 def loaded_by(folder: Path) -> dict[str, str]:
@@ -132,8 +156,7 @@ def loaded_by(folder: Path) -> dict[str, str]:
 
 def changed_own_code(job: Job) -> list[str]:
     """What an unfinished training has loaded or read and has changed since, besides what the plan's digests cover."""
-    planned = {each.rpartition("=")[0] for each in job.given.code}
-    return [f"{RECORDED}{name})" for name in changed_files(loaded_by(job.folder)) if f"code.{name}" not in planned]
+    return [f"code.{RECORDED}{name})" for name in changed_files(loaded_by(job.folder)) if name not in job.given.code]
 
 
 def recorder_of_loaded(folder: Path) -> Callable[[JsonObject], None]:
@@ -153,7 +176,7 @@ def recorder_of_loaded(folder: Path) -> Callable[[JsonObject], None]:
 
 def set_aside(folder: Path, before: JsonObject, why: str, remedy: str) -> None:
     began = time.strftime("%Y%m%d-%H%M%S", time.localtime(before["started"]))
-    aside = folder.parent / "superseded" / f"{folder.name}-{began}-{before[FINGERPRINT][:6]}"
+    aside = folder.parent / "superseded" / f"{folder.name}-{began}-{before['fingerprint'][:6]}"
     aside.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(aside, ignore_errors=True)
     folder.rename(aside)
@@ -223,13 +246,13 @@ def record_start(
     git = git_state()
     write_provenance(job.folder, git["dirty"], job.given.code)
     content = {
-        FINGERPRINT: fingerprint(job, inputs),
-        EXECUTION_OPTIONS: execution_options(job.given),
+        "fingerprint": fingerprint(job, inputs),
+        "code": job.given.code,
         "identity": job.identity(inputs),
         "started": started,
         "mixed": list(job.mixed),
         "versions": all_installed(),
-        "settings": [*job.given.settings, *data.settings],
+        "settings": job.given.settings | {"data": data.settings["data"]},
         "inputs": inputs,
         "threads": torch.get_num_threads(),
         "data": {

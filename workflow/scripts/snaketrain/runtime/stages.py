@@ -1,13 +1,12 @@
 """What all stage scripts share: the settings, the command line, the identity of a result, and the manifest written last."""
 
 import argparse
-import json
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,39 +29,20 @@ from snaketrain.runtime.manifests import (
 from snaketrain.runtime.provenance import in_use
 from snaketrain.runtime.strict_json import Json, JsonObject
 
-# --- Settings as `key=json` strings, which Snakemake compares, manifests contain and MLflow records.
+# --- Settings: the sections of the configuration that a result depends on, as JSON. Rules compare them as params, manifests contain them.
 
 
-def join(key: str, value: Json) -> str:
-    return f"{key}={json.dumps(value, ensure_ascii=False)}"
+def by_name(sections: JsonObject) -> JsonObject:
+    """Each setting by its full name, such as `train.learning_rate`; a mapping whose keys are not all identifiers is one value."""
+    return dict(_named("", sections)) if sections else {}
 
 
-def split(string: str) -> tuple[str, Json]:
-    key, _, value = string.partition("=")
-    return key, json.loads(value)
-
-
-def by_key(strings: Iterable[str]) -> JsonObject:
-    return dict(map(split, strings))
-
-
-def flattened(name: str, value: Json) -> list[tuple[str, Json]]:
-    """Each setting below a section with its dotted key; a mapping whose keys are not all identifiers is one value."""
-    if isinstance(value, dict) and value and all(key.isidentifier() for key in value):
-        return [pair for key, inner in value.items() for pair in flattened(f"{name}.{key}", inner)]
-    return [(name, value)]
-
-
-def nested(strings: Iterable[str]) -> JsonObject:
-    """The nested sections of `key=json` strings."""
-    sections: JsonObject = {}
-    for key, value in map(split, strings):
-        *parents, last = key.split(".")
-        section = sections
-        for parent in parents:
-            section = section.setdefault(parent, {})
-        section[last] = value
-    return sections
+def _named(above: str, section: JsonObject) -> Iterator[tuple[str, Json]]:
+    for key, value in section.items():
+        if isinstance(value, dict) and value and all(inner.isidentifier() for inner in value):
+            yield from _named(f"{above}{key}.", value)
+        else:
+            yield f"{above}{key}", value
 
 
 # --- The JSON file that passes a job its settings. Its name has their digest: a repeated command means the same, and workflows with other
@@ -70,28 +50,20 @@ def nested(strings: Iterable[str]) -> JsonObject:
 # that starts over.
 
 FOLDER = Path(".snakemake/snaketrain-settings")
-CODE = "code."
 UNUSED_DAYS = 30  # after which a file is removed
 
 
 @dataclass(frozen=True)
 class JobSettings:
     stage: str
-    settings: list[str]  # `key=json`
-    code: list[str]  # `code.module=digest`
-
-    @classmethod
-    def of(cls, stage: str, strings: Iterable[str]) -> "JobSettings":
-        strings = list(strings)
-        return cls(stage, [each for each in strings if not each.startswith(CODE)], [each for each in strings if each.startswith(CODE)])
+    settings: JsonObject  # by section
+    code: dict[str, str]  # digests, by module or file
 
     def path(self, name: str = "", folder: Path = FOLDER) -> Path:
         return folder / self.stage / f"{name.replace('/', '-') or self.stage}-{digest(self.settings, self.code)}.json"
 
     def store(self, name: str = "", folder: Path = FOLDER) -> Path:
-        code = dict(string.removeprefix(CODE).rsplit("=", 1) for string in self.code)
-        content = {"stage": self.stage, "settings": nested(self.settings), "code": code}
-        path, text = self.path(name, folder), strict_json.with_checksum(content)
+        path, text = self.path(name, folder), strict_json.with_checksum(vars(self))
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             write_text(path, text, PRIVATE_FILE)
         else:
@@ -103,19 +75,17 @@ class JobSettings:
     def read(cls, path: str | Path, stage: str | None = None) -> "JobSettings":
         """`stage`: refuse the settings of any other stage."""
         try:
-            content = strict_json.checked(Path(path).read_text(encoding="utf-8"))
-            settings = [join(*pair) for section, value in content["settings"].items() for pair in flattened(section, value)]
-            found = cls(content["stage"], settings, [f"{CODE}{name}={digest}" for name, digest in content["code"].items()])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            found = cls(**strict_json.checked(Path(path).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
             raise SystemExit(f"{path}: not a readable settings file ({error!r}). Start the workflow, which writes it.") from None
         if stage and found.stage != stage:
             raise SystemExit(f"{path}: contains the settings of {found.stage}, not of {stage}.")
         return found
 
 
-def settings_words(output: Path, stage: str, strings: Iterable[str]) -> list[str]:
+def settings_words(output: Path, stage: str, settings: JsonObject) -> list[str]:
     """`--settings` for a stage script that is started without Snakemake; the file is written beside the folder of its output."""
-    return ["--settings", str(JobSettings.of(stage, strings).store(folder=output.parent / "settings"))]
+    return ["--settings", str(JobSettings(stage, settings, {}).store(folder=output.parent / "settings"))]
 
 
 def remove_unused(folder: Path = FOLDER) -> None:
@@ -149,7 +119,7 @@ class Job:
     def identity(self, inputs: dict[str, str]) -> str:
         """A digest of stage, settings, code and inputs, independent of where and when the stage runs."""
         mixed = [list(self.mixed)] if self.mixed else []
-        return digest(self.given.stage, sorted(self.given.settings), sorted(self.given.code), inputs, *mixed)
+        return digest(self.given.stage, self.given.settings, self.given.code, inputs, *mixed)
 
     def finish(
         self, inputs: dict[str, str], files: list[str], facts: JsonObject, started: float, versions: dict[str, str] | None = None,
@@ -161,7 +131,7 @@ class Job:
         lines until now must stay; `written`: further files, with the digests that they had when they were written, maybe by an earlier attempt.
         """
         versions = in_use() | imported_packages() if versions is None else versions
-        stage, recorded = self.given.stage, [each for each in self.given.code if each.startswith(RECORDED)]
+        stage, recorded = self.given.stage, {name: now for name, now in self.given.code.items() if name.startswith(RECORDED)}
         made = Manifest(
             stage, self.identity(inputs), self.given.settings, inputs, digests(self.folder, files) | dict(written or {}), facts, started,
             logs=log_digests(self.folder, logs), loaded=loaded_files(), recorded=recorded, versions=versions,

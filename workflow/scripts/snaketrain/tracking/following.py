@@ -20,7 +20,7 @@ from snaketrain.runtime.journal import CHUNK_BYTES, all_events, events_named, go
 from snaketrain.runtime.manifests import Manifest, digest
 from snaketrain.runtime.ownership import gone, job_of
 from snaketrain.runtime.provenance import copy_of, own_files
-from snaketrain.runtime.stages import by_key
+from snaketrain.runtime.stages import by_name
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.tracking import tracked, views
@@ -100,7 +100,7 @@ class Follower:
 
     def update(self, training: Path) -> None:
         """Update one run; `training`: the folder of its training."""
-        run = tracked.read_json(training / "run.json")
+        run = tracked.described(training)
         if run is None:
             return
         experiment = tracked.experiment_of(run)
@@ -130,8 +130,8 @@ class Follower:
 
     def label(self) -> None:
         """Update what depends on all runs of an experiment: its views, and the configuration, name and colour of each run."""
-        for experiment, by_name in self.rows.items():
-            rows = list(by_name.values())
+        for experiment, rows_by_name in self.rows.items():
+            rows = list(rows_by_name.values())
             if self._views.get(experiment) != (tags := views.tags(rows)):
                 for name, value in tags.items():
                     self.store.client.set_experiment_tag(self.store.experiment(experiment), name, value)
@@ -175,7 +175,7 @@ class Follower:
         if not known or known == tracked.note(run, experiment_id, data_run_id, {}):  # otherwise a user may have edited it
             tags[NOTE] = tracked.note(run, experiment_id, data_run_id, several)
         self.store.tags(sent.run_id, tags)
-        for file in ("run.json", "packages.txt", "code.diff", *map(copy_of, own_files(run["ways"]))):
+        for file in ("run.json", "packages.txt", "code.diff", *map(copy_of, own_files(run["code"]))):
             self.store.artifact(sent.run_id, training / file, str(Path("training", file).parent))
         sent.done["described"] = token
 
@@ -218,7 +218,7 @@ class Follower:
 
 def row_of(run: JsonObject, run_id: str, found: Evaluated | None) -> TrainingRow:
     content, selection = str((run.get("data") or {}).get("content", "")), found.selection if found else {}
-    settings = by_key(run["settings"]) | (found.evaluated.facts.get("test", {}) if found and found.evaluated else {})
+    settings = by_name(run["settings"]) | (found.evaluated.facts.get("test", {}) if found and found.evaluated else {})
     return TrainingRow(
         run["run"], run_id, settings, content, selection.get("metric"), selection.get("mode"), found.value if found else None
     )

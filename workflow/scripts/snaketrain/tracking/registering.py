@@ -17,7 +17,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 from snaketrain.labels import label_kinds
 from snaketrain.runtime.manifests import read_manifest, read_result, write_checked, write_json
-from snaketrain.runtime.stages import by_key
+from snaketrain.runtime.stages import by_name
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tracking import tracked
 from snaketrain.tracking.mlflow_store import OfModel, Store, training_run
@@ -179,7 +179,7 @@ def log_model(folder: Path, run: JsonObject, run_id: str, store: Store) -> str:
     if found.status != LoggedModelStatus.READY:
         prepared = tracked.prepared(run, folder.resolve().parents[1])
         longest = prepared.facts.get("max_length") if prepared else None
-        pairs = prepared is not None and len(by_key(prepared.settings).get("data.text") or ()) == 2
+        pairs = prepared is not None and len(by_name(prepared.settings).get("data.text") or ()) == 2
         with tempfile.TemporaryDirectory() as temporary:
             save(folder / "selection/model", Path(temporary, "saved"), longest, pairs, name, found.model_id)
             store.client.log_model_artifacts(found.model_id, f"{temporary}/saved")

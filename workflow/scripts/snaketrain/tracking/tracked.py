@@ -14,7 +14,7 @@ from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import Event
 from snaketrain.runtime.manifests import Manifest, digest, read_result
-from snaketrain.runtime.stages import by_key
+from snaketrain.runtime.stages import by_name
 from snaketrain.runtime.strict_json import JsonObject, rounded
 
 # --- What MLflow accepts: names and texts of limited length, here without passwords, and numbers with as many digits as one reads.
@@ -102,9 +102,15 @@ def finished_json(path: Path) -> JsonObject:
 def manifest(path: Path) -> Manifest | None:
     content = read_json(path)
     try:
-        return Manifest(**content, path=str(path)) if content else None
-    except TypeError:
+        return Manifest(**content, path=str(path)) if content and isinstance(content["settings"], dict) else None
+    except (KeyError, TypeError):
         return None
+
+
+def described(training: Path) -> JsonObject | None:
+    """The run.json of a training; none of an earlier version, which a new start replaces."""
+    run = read_json(training / "run.json")
+    return run if run and isinstance(run.get("settings"), dict) else None
 
 
 def result(made: Manifest, name: str) -> JsonObject | None:
@@ -127,9 +133,9 @@ def prepared(run: JsonObject, results: Path) -> Manifest | None:
     return manifest(path) or manifest(results / "data" / path.parent.name / "manifest.json")
 
 
-def params(strings: list[str]) -> dict[str, str]:
+def params(settings: JsonObject) -> dict[str, str]:
     """Settings as MLflow shows them: text without quotes, everything else as JSON. Those that are null or empty are only in run.json."""
-    given = {key: value for key, value in by_key(strings).items() if value not in (None, "", [], {})}
+    given = {key: value for key, value in by_name(settings).items() if value not in (None, "", [], {})}
     return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in given.items()}
 
 

@@ -20,7 +20,6 @@ from snaketrain.models.adapters import config_of
 from snaketrain.models.blocks import compile_blocks, recompute_activations, use_float8
 from snaketrain.models.weights import NeedsWholeModel, load_weights, unread_weights, without_memory
 from snaketrain.runtime.credentials import resolved
-from snaketrain.runtime.stages import join
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.strategies import make_strategy
 from snaketrain.strategies.base import Strategy
@@ -172,9 +171,9 @@ def selection_callbacks(train: Train, selection: Selection) -> list[Callback]:
     return found + ([ReduceOnPlateau(selection, resolved(schedule.arguments), train.learning_rate)] if schedule.use == PLATEAU else [])
 
 
-def selection_settings(train: Train, selection: Selection) -> list[str]:
+def selection_settings(train: Train, selection: Selection) -> JsonObject:
     """Of the selection, what decides the training."""
-    return [join("select.metric", selection.metric), join("select.mode", selection.mode)] if train.depends_on_selection else []
+    return {"select": {"metric": selection.metric, "mode": selection.mode}} if train.depends_on_selection else {}
 
 
 def early_stopping(train: Train, selection: Selection) -> EarlyStopping | None:

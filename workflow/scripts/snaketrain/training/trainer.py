@@ -2,20 +2,19 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from snaketrain.config.references import load
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.examples import Splits, digest_of
 from snaketrain.models.adapters import describe_adapters
 from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.journal import Journal
 from snaketrain.runtime.run_folder import deciding_settings
-from snaketrain.runtime.stages import join
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
 from snaketrain.training.batch_limits import BatchLimits
@@ -53,9 +52,9 @@ class Trainer:
 
     def __init__(
         self, state: TrainState, data: Splits, train: Train, plan: Plan, folder: Path, journals: tuple[Journal, Journal],
-        options: TrainerOptions | None = None, settings: Sequence[str] = (),
+        options: TrainerOptions | None = None, settings: JsonObject | None = None,
     ):  # fmt: skip
-        """`settings`: those that decide the training besides `train`, as `key=json`."""
+        """`settings`: the sections that decide the training besides `train`."""
         self.state, self.data, self.train, self.plan = state, data, train, plan
         self.options = options = options or TrainerOptions()
         self.journal, self.rank_journal = journals
@@ -64,7 +63,7 @@ class Trainer:
         format = make_format(options.checkpoint_format, state.strategy)
         self.checkpoints = Checkpoints(
             folder / "checkpoints", options.selection, options.keep_best, format, self.journal.sync, plan.branch_steps,
-            [*deciding_settings(strings("train", train)), *settings], options.resume_changed,
+            deciding_settings({"train": train.model_dump(mode="json")} | (settings or {})), options.resume_changed,
         )  # fmt: skip
         self.best, self.known = BestMetric(options.selection), KnownEvaluations(folder)
         self.accumulation = Accumulation(folder, train.accumulate, options.reduce_batch_on_oom, train.seed)
@@ -108,7 +107,7 @@ class Trainer:
         return made(
             make_train_state(task, train, modules, strategy), data, train, plan or Plan.of(train, data.train.lengths), folder,
             journals or open_journals(folder, strategy), replace(options, callbacks=callbacks),
-            [*strings("model", model), *selection_settings(train, options.selection), join("data.train", digest_of(data.train))],
+            {"model": model.model_dump(mode="json"), **selection_settings(train, options.selection), "data": {"train": digest_of(data.train)}},
             **further,
         )  # fmt: skip
 

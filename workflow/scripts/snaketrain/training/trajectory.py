@@ -8,16 +8,16 @@ where their rates do. A setting, fact or module that is not listed here as harml
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden_in
 from snaketrain.runtime.loaded_code import RECORDED, imported_packages
 from snaketrain.runtime.manifests import Manifest, digest
 from snaketrain.runtime.provenance import all_installed
-from snaketrain.runtime.stages import by_key, join, split
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from snaketrain.config.schema import Train
     from snaketrain.strategies.base import Strategy
 
-VERSION = 2  # of what is digested here: fingerprints of another version are never equal
+VERSION = 3  # of what is digested here: fingerprints of another version are never equal
 
 # fields of the section `train`; all others decide the weights
 BY_THE_RATES = ("schedule", "warmup", "epochs", "steps")  # these do so only through the learning rates
@@ -173,7 +173,7 @@ class Trajectory:
 
 
 def trajectory_of(
-    settings: Sequence[str], code: Sequence[str], inputs: dict[str, str], data: Manifest, execution: Execution,
+    settings: JsonObject, code: Mapping[str, str], inputs: dict[str, str], data: Manifest, execution: Execution,
     step_content: Callable[[int], bytes], observers: Collection[int] = (), exempt: Collection[str] = (), cadence: JsonObject | None = None, evaluations_count: bool = False,
 ) -> Trajectory:  # fmt: skip
     """`inputs`: digests of the weights to start from; `observers`: the numbers of callbacks that only observe; `exempt`: the files of these.
@@ -182,10 +182,10 @@ def trajectory_of(
     figures change the training, so that whatever decides them counts.
     """
     measures = digest(
-        VERSION, data_digest(data, "dev"), measuring_settings(settings), [each for each in code if module_of(each) in MEASURING]
+        VERSION, data_digest(data, "dev"), measuring_settings(settings), {name: now for name, now in code.items() if name in MEASURING}
     )
     moments = (*EXECUTION, *BY_THE_RATES, "rollbacks_allowed", "early_stopping")
-    when = digest(sorted(each for each in settings if field_of(each) not in moments), cadence or {})
+    when = digest(settings | {"train": without(settings["train"], moments)}, cadence or {})
     parts: JsonObject = {
         "version": VERSION,
         "settings": weight_settings(settings, observers),
@@ -197,71 +197,55 @@ def trajectory_of(
         parts |= {
             "when": when,
             "measures": measures,
-            "schedule": [each for each in settings if field_of(each) == "schedule"],
-            "deciding": [each for each in code if module_of(each) == "snaketrain.training.early_stopping"],
+            "schedule": settings["train"]["schedule"],
+            "deciding": code.get("snaketrain.training.early_stopping"),
         }
-    allowed = int(str(by_key(settings).get("train.bad_steps_allowed", 0)))
-    return Trajectory(digest(parts), measures, execution, allowed, step_content, frozenset(map(module_of, code)))
+    return Trajectory(digest(parts), measures, execution, settings["train"]["bad_steps_allowed"], step_content, frozenset(code))
 
 
-def field_of(setting: str) -> str:
-    """The field of the section `train` that a `key=json` string belongs to; empty for other sections."""
-    section, _, rest = setting.partition("=")[0].partition(".")
-    return rest.partition(".")[0] if section == "train" else ""
+def without(section: JsonObject, fields: Collection[str]) -> JsonObject:
+    return {name: value for name, value in section.items() if name not in fields}
 
 
-def weight_settings(settings: Iterable[str], observers: Collection[int] = ()) -> list[str]:
+def weight_settings(settings: JsonObject, observers: Collection[int] = ()) -> JsonObject:
     """The settings that decide the weights."""
-    found: list[str] = []
-    evaluation = _evaluation_arguments(settings)
-    for setting in settings:
-        field = field_of(setting)
-        if field in (*BY_THE_RATES, *WITHOUT_EFFECT, *EXECUTION) or setting.startswith(("select.", *evaluation)):
-            continue
-        if field in ("callbacks", "groups"):
-            key, value = split(setting)
-            assert isinstance(value, list)
-            setting = join(key, _counted_callbacks(value, observers) if field == "callbacks" else list(map(_without_schedule, value)))
-        found.append(setting)
-    return sorted(found)
+    train = without(settings["train"], (*BY_THE_RATES, *WITHOUT_EFFECT, *EXECUTION))
+    task = train["task"]
+    train |= {
+        "task": task | {"arguments": without(task["arguments"], _evaluation_arguments(task))},
+        "callbacks": _counted_callbacks(train["callbacks"], observers),
+        "groups": [without(group, ["schedule"]) for group in train["groups"]],
+    }
+    return without(settings, ["select"]) | {"train": train}
 
 
-def measuring_settings(settings: Iterable[str]) -> list[str]:
+def measuring_settings(settings: JsonObject) -> list[Json]:
     """The settings that decide the metrics of given weights, besides those that decide the weights."""
-    evaluation = _evaluation_arguments(settings)
-    return sorted(each for each in settings if field_of(each) == "metrics" or (evaluation and each.startswith(evaluation)))
+    train = settings["train"]
+    return [train.get("metrics"), [train["task"]["arguments"].get(name) for name in _evaluation_arguments(train["task"])]]
 
 
-def _evaluation_arguments(settings: Iterable[str]) -> tuple[str, ...]:
-    task = by_key(each for each in settings if each.startswith("train.task.use=")).get("train.task.use")
-    name = EVALUATION_ARGUMENTS.get(str(task))
-    return (f"train.task.arguments.{name}.", f"train.task.arguments.{name}=") if name else ()
+def _evaluation_arguments(task: JsonObject) -> list[str]:
+    """Those of a task that only its evaluation uses."""
+    return [name] if (name := EVALUATION_ARGUMENTS.get(task["use"])) else []
 
 
 def _counted_callbacks(callbacks: list[Json], observers: Collection[int]) -> list[Json]:
     return [each for number, each in enumerate(callbacks) if number not in observers]
 
 
-def _without_schedule(group: JsonObject) -> JsonObject:
-    return {key: value for key, value in group.items() if key != "schedule"}
-
-
-def files_of_observers(settings: Iterable[str], observers: Collection[int]) -> set[str]:
+def files_of_observers(settings: JsonObject, observers: Collection[int]) -> set[str]:
     """The user's own files that hold callbacks which only observe, and nothing else that the settings name."""
-    callbacks = by_key(each for each in settings if field_of(each) == "callbacks").get("train.callbacks") or []
+    callbacks = settings["train"]["callbacks"]
     files = {each["use"].partition(":")[0] for number, each in enumerate(callbacks) if number in observers}
-    others = [each for each in settings if field_of(each) != "callbacks"]
-    others += [each["use"] for number, each in enumerate(callbacks) if number not in observers]
-    return {file for file in files if file.endswith(".py") and not any(file in other for other in others)}
+    others = settings | {"train": settings["train"] | {"callbacks": _counted_callbacks(callbacks, observers)}}
+    named_elsewhere = strict_json.dumps(others, ensure_ascii=False)
+    return {file for file in files if file.endswith(".py") and file not in named_elsewhere}
 
 
-def weight_code(code: Iterable[str], exempt: Collection[str] = ()) -> list[str]:
+def weight_code(code: Mapping[str, str], exempt: Collection[str] = ()) -> dict[str, str]:
     """The digests of the modules that decide the weights; `exempt`: further ones that do not."""
-    return sorted(each for each in code if module_of(each) not in (*MEASURING, *NOT_MEASURING, *exempt) and not each.startswith(RECORDED))
-
-
-def module_of(code: str) -> str:
-    return code.rpartition("=")[0].removeprefix("code.")
+    return {name: now for name, now in code.items() if name not in (*MEASURING, *NOT_MEASURING, *exempt) and not name.startswith(RECORDED)}
 
 
 def data_digest(data: Manifest, split_name: str) -> str:

@@ -65,6 +65,11 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
     short_for: ClassVar[str | None] = None  # the setting that a text in place of the section stands for, as in `schedule: cosine`
 
+    @property
+    def as_json(self) -> JsonObject:
+        """As rules compare it, and stages receive and record it."""
+        return self.model_dump(mode="json")
+
     @model_validator(mode="before")
     @classmethod
     def _text_alone(cls, value: Json) -> Json:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from snaketrain.config.references import NotFound
 from snaketrain.config.schema import Settings
-from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
+from snaketrain.orchestration.code_digest import SCRIPTS, code_digests
 from snaketrain.orchestration.names import data_name
 from snaketrain.orchestration.own_files import class_files, dataset_classes
 from snaketrain.orchestration.strategy_declarations import strategy_files
@@ -71,7 +71,7 @@ def _key(run: Settings) -> str | None:
     try:
         named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data)]
         own = [*class_files(named), *strategy_files(run.train.strategy.use)]
-        code = code_strings(SCRIPTS / "snaketrain/extras/planning/planner_process.py", *own)
+        code = code_digests(SCRIPTS / "snaketrain/extras/planning/planner_process.py", *own)
         manifest = Path(f"results/data/{data_name(run.data)}/manifest.json")
     except (NotFound, OSError, SyntaxError):
         return None

@@ -9,7 +9,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
-from snaketrain.config.runs import from_strings
 from snaketrain.extras.prediction.settings import Inputs
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import read_manifest, verify
@@ -35,7 +34,7 @@ def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
     start_rank()
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # transformers would warn of missing weights, which are loaded later
-    given = from_strings(job.given.settings)["predict"]
+    given = job.given.settings["predict"]
     inputs = {name: Inputs.model_validate(given[name]) for name in sorted(given)}
     selection, model = read_manifest(args.selection), read_manifest(args.model) if args.model else None
     fetched = dict(zip(inputs, map(read_manifest, args.inputs), strict=True))

@@ -18,7 +18,8 @@ if PREDICTING.jobs:
         resources:
             **launching.resources_of(pipeline.computes_of("predict_inputs"), saves=False),
         params:
-            *pipeline.tracked("predict_inputs"),
+            predict=pipeline.section("predict_inputs", "predict"),
+            code=pipeline.code("predict_inputs"),
             logged=logged,
             predict_inputs=launched("predict_inputs"),
             settings=settings_file("predict_inputs"),

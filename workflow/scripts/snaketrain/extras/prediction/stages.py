@@ -4,13 +4,13 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Settings, Source
 from snaketrain.extras.prediction.settings import Inputs, inputs_of
 from snaketrain.orchestration.names import source_name
 from snaketrain.orchestration.own_files import code_of_run
 from snaketrain.orchestration.stage import Reads
 from snaketrain.orchestration.stages import Inference
+from snaketrain.runtime.strict_json import JsonObject
 
 
 class PredictInputs(Inference):
@@ -35,9 +35,8 @@ class PredictInputs(Inference):
     def reads(self, job: str) -> Reads:
         return self.selection(job) | {name: ("fetch_input", source_name(each.source)) for name, each in self.inputs[job].items()}
 
-    def settings(self, job: str) -> list[str]:
-        inputs = sorted(generating(self.settings_of(job)).items())
-        return [string for name, each in inputs for string in strings(f"predict.{name}", each)]
+    def settings(self, job: str) -> JsonObject:
+        return {"predict": {name: each.as_json for name, each in sorted(generating(self.settings_of(job)).items())}}
 
     def own_code(self, job: str) -> list[Path]:
         return code_of_run(self.settings_of(job))

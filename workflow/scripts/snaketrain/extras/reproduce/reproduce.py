@@ -6,6 +6,7 @@ initial weights must still be there.
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import shlex
@@ -25,8 +26,10 @@ from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import damage, private, read_manifest
 from snaketrain.runtime.processes import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
 from snaketrain.runtime.provenance import copy_of, git, git_state, own_files
+from snaketrain.runtime.run_folder import of_training
 from snaketrain.runtime.secret_forms import HIDDEN
-from snaketrain.runtime.stages import settings_words
+from snaketrain.runtime.stages import by_name, settings_words
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking.local_database import SQLITE, readable
 
 TRAIN = "workflow/scripts/train_model.py"
@@ -54,6 +57,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="reproduce-") as folder, readable(uri) as store:
         recorded = Recorded(store, args.run_id, Path(folder))
         run, expected = recorded.run, recorded.losses(args.steps)
+        if "code" not in run:
+            raise SystemExit(
+                f"{args.run_id}: was recorded by an earlier version of snaketrain. Check that out, and repeat the training with it."
+            )
         run["settings"] = written_out(run["settings"], args.settings)
         if not expected:
             raise SystemExit(f"{args.run_id}: MLflow has no train/loss within the first {args.steps} steps. Give more --steps.")
@@ -70,13 +77,16 @@ def main() -> int:
     return int(bool(unequal))
 
 
-def written_out(settings: list[str], given: list[str]) -> list[str]:
+def written_out(settings: JsonObject, given: list[str]) -> JsonObject:
     """The settings, with those whose value MLflow does not have replaced by the given ones."""
-    by_key = {item.partition("=")[0]: item for item in given}
-    missing = [item for item in settings if HIDDEN in item and item.partition("=")[0] not in by_key]
-    if missing:
+    values = dict(each.partition("=")[::2] for each in given)
+    hidden_ones = {name: text for name, value in by_name(settings).items() if HIDDEN in (text := json.dumps(value, ensure_ascii=False))}
+    if missing := [f"{name}={text}" for name, text in hidden_ones.items() if name not in values]:
         raise SystemExit(f"MLflow does not have the value of {', '.join(missing)}. Give it in full: --settings {shlex.quote(missing[0])}")
-    return [by_key.get(item.partition("=")[0], item) for item in settings]
+    for name in hidden_ones:
+        *parents, last = name.split(".")
+        functools.reduce(dict.__getitem__, parents, settings)[last] = json.loads(values[name])
+    return settings
 
 
 class Recorded:
@@ -97,7 +107,7 @@ class Recorded:
 
     def own_code(self) -> dict[str, Path]:
         """The user's own files, as they were recorded."""
-        return {name: self._file(copy_of(name)) for name in own_files(self.run["ways"])}
+        return {name: self._file(copy_of(name)) for name in own_files(self.run["code"])}
 
     def _file(self, name: str) -> Path:
         from mlflow.exceptions import MlflowException
@@ -191,7 +201,7 @@ def repeated(run: dict[str, Any], root: Path, project: Path, folder: Path, last:
     torchrun += ["--signals-to-handle", LAUNCHER_SIGNALS, "--shutdown-timeout", SECONDS_TO_SAVE]
     start = torchrun if processes > 1 else [sys.executable]
     paths = [word for role, path in run["paths"].items() for word in (f"--{role}", path)]
-    settings = [string for string in run["settings"] if not string.startswith("data.")]
+    settings = settings_words(folder / "training", "train_model", of_training(run["settings"]))
     options = [
         "--run-name",
         run["run"],
@@ -205,7 +215,7 @@ def repeated(run: dict[str, Any], root: Path, project: Path, folder: Path, last:
     environment = {"OMP_NUM_THREADS": str(run["threads"]), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
     log = folder / "training.log"
     with open(log, "w", encoding="utf-8", opener=private) as output:
-        command = [*start, project / TRAIN, *paths, *options, *given_to(project, folder, settings)]
+        command = [*start, project / TRAIN, *paths, *options, *settings]
         process = subprocess.Popen(list(map(str, command)), cwd=root, env=os.environ | environment, stdout=output, stderr=output)
         while process.poll() is None and max(losses(folder), default=0) < last:
             time.sleep(0.1)
@@ -215,13 +225,6 @@ def repeated(run: dict[str, Any], root: Path, project: Path, folder: Path, last:
     if not losses(folder):
         raise SystemExit(f"the training could not be repeated:\n{log.read_text(encoding='utf-8', errors='replace')[-3000:]}")
     return losses(folder)
-
-
-def given_to(project: Path, folder: Path, settings: list[str]) -> list[str]:
-    """The settings in the form that this version of the code takes: older ones took them on the command line."""
-    if not (project / "workflow/scripts/snaketrain/runtime/stages.py").is_file():
-        return ["--settings", *settings]
-    return settings_words(folder / "training", "train_model", settings)
 
 
 def losses(folder: Path) -> dict[int, float]:

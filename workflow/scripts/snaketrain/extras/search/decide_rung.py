@@ -9,7 +9,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
-from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Select
 from snaketrain.evaluation.predictions import read_predictions
 from snaketrain.extras.search.deciding import AtRung, decide
@@ -29,7 +28,7 @@ def arguments() -> Namespace:
 
 def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
-    given = from_strings(job.given.settings)
+    given = job.given.settings
     search, select = Search.model_validate(given["search"]), Select.model_validate(given["select"])
     rungs = {manifest.facts["run"]: manifest for manifest in map(read_manifest, args.contenders)}
     verify(*rungs.values())
@@ -60,7 +59,7 @@ def main(args: Namespace) -> None:
 
 
 def at_rung(run: str, rung: Manifest, metric: str) -> AtRung:
-    of_all_seeds = digest([each for each in rung.settings if not each.startswith("train.seed=")], rung.inputs)
+    of_all_seeds = digest(rung.settings | {"train": rung.settings["train"] | {"seed": None}}, rung.inputs)
     if error := rung.facts.get("error"):
         return AtRung(run, math.nan, error=error, candidate=of_all_seeds)
     results = strict_json.loads(rung.file("dev_results.json").read_text(encoding="utf-8"))

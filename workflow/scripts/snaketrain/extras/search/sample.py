@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the packag
 
 from snaketrain.config.errors import ConfigurationError, problems_of
 from snaketrain.config.files import read_configuration
-from snaketrain.config.runs import CORRECTABLE, read, strings
+from snaketrain.config.runs import CORRECTABLE, read
 from snaketrain.config.schema import Settings
 from snaketrain.extras.search.top_level import Sampling, sampled_searches
 from snaketrain.orchestration.named_code import logged_metrics
@@ -141,7 +141,7 @@ def mode(common: Settings) -> str:
 
 
 def basis(common: Settings) -> str:
-    return digest([strings(section, getattr(common, section)) for section in COMMON])
+    return digest([getattr(common, section).as_json for section in COMMON])
 
 
 def snakemake(args: argparse.Namespace) -> list[str]:

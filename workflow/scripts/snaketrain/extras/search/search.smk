@@ -23,7 +23,11 @@ rule train_rung:
     resources:
         **launching.resources_of(pipeline.computes_of("train_rung"), saves=True),
     params:
-        *pipeline.tracked("train_rung"),
+        model=pipeline.section("train_rung", "model"),
+        train=pipeline.section("train_rung", "train"),
+        select=pipeline.section("train_rung", "select"),
+        rung=pipeline.section("train_rung", "rung"),
+        code=pipeline.code("train_rung"),
         logged=logged,
         train_rung=launched("train_rung"),
         settings=settings_file("train_rung"),
@@ -49,7 +53,9 @@ checkpoint decide_rung:
         search="[^/]+",
         rung="[1-9][0-9]*",
     params:
-        *pipeline.tracked("decide_rung"),
+        search=pipeline.section("decide_rung", "search"),
+        select=pipeline.section("decide_rung", "select"),
+        code=pipeline.code("decide_rung"),
         logged=logged,
         decide_rung=python("decide_rung"),
         settings=settings_file("decide_rung"),

@@ -14,7 +14,6 @@ from snaketrain.orchestration.evaluation_sets import run_of
 from snaketrain.orchestration.stage import Decision, Reads
 from snaketrain.orchestration.stages import Training
 from snaketrain.runtime.manifests import read_manifest
-from snaketrain.runtime.stages import join
 from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
@@ -84,16 +83,13 @@ class Searches:
         run, _, number = rung.rpartition("/")
         return self.searches[self.of_runs[run]].search.rungs[int(number) - 1]
 
-    def rung_settings(self, rung: str) -> list[str]:
-        """Besides those of the training."""
-        return [join("rung.share", self.share(rung))]
-
-    def decision_settings(self, decision: str) -> list[str]:
+    def decision_settings(self, decision: str) -> JsonObject:
         search, runs = self.searches[decision.partition("/")[0]]
         select = self.runs[runs[0]].select  # that of all
-        given: JsonObject = {"search.keep": search.keep, "search.keep_tied": search.keep_tied}
-        given |= {"select.metric": select.metric, "select.mode": select.mode}
-        return [join(key, value) for key, value in given.items()]
+        return {
+            "search": {"keep": search.keep, "keep_tied": search.keep_tied},
+            "select": {"metric": select.metric, "mode": select.mode},
+        }
 
 
 # --- the stages
@@ -110,8 +106,8 @@ class TrainRung(Training):
     def jobs(self) -> Collection[str]:
         return searches_of(self.pipeline).rungs
 
-    def settings(self, job: str) -> list[str]:
-        return [*super().settings(job), *searches_of(self.pipeline).rung_settings(job)]
+    def settings(self, job: str) -> JsonObject:
+        return super().settings(job) | {"rung": {"share": searches_of(self.pipeline).share(job)}}
 
 
 class DecideRung(Decision):
@@ -136,7 +132,7 @@ class DecideRung(Decision):
     def reads(self, job: str) -> Reads:
         return {run_of(rung): ("train_rung", rung) for rung in self.searches.contenders(job)}
 
-    def settings(self, job: str) -> list[str]:
+    def settings(self, job: str) -> JsonObject:
         return self.searches.decision_settings(job)
 
 

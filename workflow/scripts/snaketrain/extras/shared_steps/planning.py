@@ -19,7 +19,7 @@ from snaketrain.config.schema import Settings, Train
 from snaketrain.extras.shared_steps.settings import shared_steps
 from snaketrain.orchestration.definitions import Class, class_and_bases, class_attribute, definition_of
 from snaketrain.runtime.manifests import digest
-from snaketrain.runtime.stages import join
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training import schedules
 
 
@@ -124,7 +124,7 @@ def targets(statement: ast.stmt) -> list[ast.expr]:
     return statement.targets if isinstance(statement, ast.Assign) else []
 
 
-DECIDE_RATES = ("train.schedule.", "train.warmup=", "train.steps=", "train.epochs=")
+DECIDE_RATES = ("schedule", "warmup", "steps", "epochs")  # fields of `train`
 LONGEST_WAIT = 2  # a trunk is at most so many times as long as what the first run to leave it has in common with the others
 
 
@@ -165,8 +165,8 @@ class Fork(NamedTuple):
     trunk: str | None = None
 
 
-def training_of(name: str, run: Settings, data: str, settings: Sequence[str]) -> Training:
-    """`settings`: the strings of its stage; `data`: the name of what it is trained on."""
+def training_of(name: str, run: Settings, data: str, settings: JsonObject) -> Training:
+    """`settings`: those of its stage; `data`: the name of what it is trained on."""
     return Training(name, digest(data, same_settings(settings)), stretches(run.train))
 
 
@@ -175,9 +175,9 @@ def is_shareable(run: Settings) -> bool:
     return shared_steps(run).at_least is not None and not run.train.early_stopping and not evaluations_may_count(run.train)
 
 
-def same_settings(settings: Sequence[str]) -> list[str]:
+def same_settings(settings: JsonObject) -> JsonObject:
     """The settings in which runs that share steps agree."""
-    return sorted(each for each in settings if not each.startswith(DECIDE_RATES))
+    return settings | {"train": {name: value for name, value in settings["train"].items() if name not in DECIDE_RATES}}
 
 
 def trunk_of(training: Training, branch_steps: Sequence[int], parent: str | None = None) -> Trunk:
@@ -187,9 +187,9 @@ def trunk_of(training: Training, branch_steps: Sequence[int], parent: str | None
     return Trunk(f"{last}-steps-{digest(training.same, rates)[:8]}", training.run, tuple(branch_steps), rates, parent)
 
 
-def tracked_settings(trunk: Trunk, settings: Sequence[str]) -> list[str]:
-    """The strings by which a trunk becomes stale, from those of its run: whatever run it is."""
-    return [*same_settings(settings), join("trunk.rates", trunk.rates)]
+def tracked_settings(trunk: Trunk, settings: JsonObject) -> JsonObject:
+    """The settings by which a trunk becomes stale, from those of its run: whatever run it is."""
+    return same_settings(settings) | {"trunk": {"rates": [list(stretch) for stretch in trunk.rates]}}
 
 
 def plan_trunks(trainings: Iterable[Training], runs: Mapping[str, Settings]) -> Plan:

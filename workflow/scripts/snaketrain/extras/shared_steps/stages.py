@@ -11,6 +11,7 @@ from snaketrain.orchestration.rule_values import Option, options, training_optio
 from snaketrain.orchestration.stages import Training
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.stages import JobSettings
+from snaketrain.runtime.strict_json import JsonObject
 
 
 class TrainTrunk(Training):
@@ -21,7 +22,7 @@ class TrainTrunk(Training):
     @cached_property
     def trunks(self) -> Trunks:
         of = self.pipeline
-        return Trunks(of.runs, of.undecided, of.data_names, lambda run: of.strings("train_model", run), Path(RESULTS))
+        return Trunks(of.runs, of.undecided, of.data_names, of.stages["train_model"].planned, Path(RESULTS))
 
     @property
     def jobs(self) -> Collection[str]:
@@ -34,7 +35,7 @@ class TrainTrunk(Training):
     def run(self, job: str) -> str:
         return self.trunks.known[job].run
 
-    def settings(self, job: str) -> list[str]:
+    def settings(self, job: str) -> JsonObject:
         return self.trunks.settings(job)
 
     def job_settings(self, job: str) -> JobSettings:

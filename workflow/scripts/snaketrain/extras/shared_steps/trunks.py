@@ -4,7 +4,7 @@ A training that has begun keeps its trunk, or none, whatever is planned now, sin
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from snaketrain.extras.shared_steps.planning import (
     trunk_of,
 )
 from snaketrain.runtime.manifests import read_if_intact, write_checked
-from snaketrain.runtime.run_folder import EXECUTION_OPTIONS
+from snaketrain.runtime.run_folder import of_training, read_about
 from snaketrain.runtime.stages import JobSettings
 from snaketrain.runtime.strict_json import JsonObject
 
@@ -34,11 +34,11 @@ class Trunks:
         runs: Mapping[str, Settings],
         undecided: Container[str],
         data: Mapping[str, str],
-        strings: Callable[[str], Sequence[str]],
+        given: Callable[[str], JobSettings],
         results: Path,
     ):
-        """`undecided`: runs that may stop early; `data`: of each run, its name; `strings`: what makes its training stale."""
-        self.runs, self.undecided, self.data, self.strings, self.results = runs, undecided, data, strings, results
+        """`undecided`: runs that may stop early; `data`: of each run, its name; `given`: what makes its training stale."""
+        self.runs, self.undecided, self.data, self.given, self.results = runs, undecided, data, given, results
         self.has_begun, self.trunk_has_begun, self.recorded = cache(self._has_begun), cache(self._trunk_has_begun), cache(self._recorded)
 
     @cached_property
@@ -58,10 +58,10 @@ class Trunks:
                 found[name] = trunk_of(self._training(run), (1,))._replace(name=name)
         return found
 
-    def settings(self, name: str) -> list[str]:
-        """The strings by which a trunk becomes stale."""
+    def settings(self, name: str) -> JsonObject:
+        """The settings by which a trunk becomes stale."""
         trunk = self.known[name]
-        return tracked_settings(trunk, self._given(trunk.run).settings)
+        return tracked_settings(trunk, self.given(trunk.run).settings)
 
     def continued_by(self, run: str) -> str | None:
         """The trunk that a run continues."""
@@ -85,11 +85,8 @@ class Trunks:
 
     # --- what is planned
 
-    def _given(self, run: str) -> JobSettings:
-        return JobSettings.of("train_model", self.strings(run))
-
     def _training(self, run: str) -> Training:
-        return training_of(run, self.runs[run], self.data[run], self._given(run).settings)
+        return training_of(run, self.runs[run], self.data[run], self.given(run).settings)
 
     def _chain(self, trunk: str | None) -> Iterator[str]:
         """A trunk, and those that it continues."""
@@ -125,30 +122,26 @@ class Trunks:
 
     def _has_begun(self, run: str) -> bool:
         """Whether it only has to be finished. One whose code has changed begins again, unless its user asks to continue it."""
-        if not (about := read(self._folder("runs", run) / "run.json")):
+        if not (about := read_about(self._folder("runs", run))):
             return False
-        given, recorded = self._given(run), set(about["settings"])
-        same_settings = all(each in recorded for each in given.settings)
+        given = self.given(run)
+        same_settings = of_training(about["settings"]) == given.settings
         continues = self.runs[run].compute.resume_changed and not self._is_finished("runs", run)
         return same_settings and (continues or same_code(given, about))
 
     def _trunk_has_begun(self, name: str) -> bool:
         """Its name tells its settings."""
-        about = read(self._folder("trunks", name) / "run.json")
-        return bool(about) and same_code(self._given(self.known[name].run), about)
+        about = read_about(self._folder("trunks", name))
+        return about is not None and same_code(self.given(self.known[name].run), about)
 
     def _recorded(self, kind: str, name: str) -> str | None:
         """The trunk that a training has begun with."""
-        return read(self._folder(kind, name) / TRUNK).get("trunk")
+        recorded = read_if_intact(self._folder(kind, name) / TRUNK, "the training is taken as one without a trunk") or {}
+        return recorded.get("trunk")
 
 
 def same_code(given: JobSettings, about: JsonObject) -> bool:
-    return set(given.code) <= set(about[EXECUTION_OPTIONS])
-
-
-def read(path: Path) -> JsonObject:
-    """Empty where there is none, or it is damaged."""
-    return read_if_intact(path, "it is taken as one that has not begun") or {}
+    return given.code.items() <= dict(about["code"]).items()
 
 
 def record_trunk(folder: Path, manifest: Path | None) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from snaketrain.config.references import load
-from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.manifests import Manifest
@@ -71,8 +70,8 @@ def merge(training: Manifest, data: Manifest, fetched: Manifest, folder: Path) -
     from snaketrain.models.adapters import to_peft
     from snaketrain.models.weights import read_weights, save_weights
 
-    sections, adapter, merged = from_strings(training.settings), folder / "adapter", folder / "model"
-    train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
+    adapter, merged = folder / "adapter", folder / "model"
+    train, model = Train.model_validate(training.settings["train"]), Model.model_validate(training.settings["model"])
     task: Task = load(train.task.use, "tasks")(**resolved(train.task.arguments))
     ((name, module),) = task.build(model.model_dump(exclude={"adapters"}), fetched.folder / "files", data.facts).items()
     trained = read_weights(merged, name)

@@ -77,7 +77,7 @@ class CheckpointState(TypedDict):
     step: int
     metrics: dict[str, float] | None  # none: saved without an evaluation
     scaler: JsonObject  # of the gradient scaler
-    settings: NotRequired[list[str]]  # under which it was trained; none: taken over from another training
+    settings: NotRequired[JsonObject]  # under which it was trained; none: taken over from another training
     ended: NotRequired[str]  # why a callback has ended the training here
     trajectory: NotRequired[Record]  # none: the weights follow from more than the settings and code of one training
 

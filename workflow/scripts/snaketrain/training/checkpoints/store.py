@@ -11,6 +11,7 @@ from typing import Protocol
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.ranks import Background
 from snaketrain.runtime.run_folder import differing_settings
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.base import Strategy
 from snaketrain.training.checkpoints.formats import WholeTensors, load_checkpoint
 from snaketrain.training.checkpoints.publishing import (
@@ -62,7 +63,7 @@ class Checkpoints:
         format: CheckpointFormat | None = None,
         check: Callable[[], object] = lambda: None,
         branch_steps: Sequence[int] = (),
-        settings: Sequence[str] = (),
+        settings: JsonObject | None = None,
         continues_others: bool = False,
     ):
         """`settings`: those that decide the training; a checkpoint of others is refused, unless this training `continues_others`. `check` raises where nothing may be written any more: the folder may have been taken over while a checkpoint was written.
@@ -72,7 +73,7 @@ class Checkpoints:
         """
         self.folder, self.format, self.check = folder, format or WholeTensors(), check
         self.branch_steps = branch_steps
-        self.settings, self.continues_others = list(settings), continues_others
+        self.settings, self.continues_others = settings or {}, continues_others
         self.selection, self.keep_best = selection, keep_best
         self._background, self._newly_saved = Background(), list[int]()
         self.restored: CheckpointState | None = None
