@@ -67,12 +67,11 @@ class Alone:
 def arguments(
     data: Path, folder: Path, seed: int, model: Mapping[str, Any] = MappingProxyType({}), format: str = "auto", **train: Any
 ) -> list[str]:
-    from snaketrain.config.runs import strings
     from snaketrain.config.schema import Model, Train
     from snaketrain.runtime.stages import settings_words
 
-    settings = strings("train", Train(**(TRAIN | {"seed": seed} | train)))
-    settings += strings("model", Model(use="transformers.BertForSequenceClassification", arguments={**SMALL, **model}))
+    settings = {"train": Train(**(TRAIN | {"seed": seed} | train)).as_json}
+    settings |= {"model": Model(use="transformers.BertForSequenceClassification", arguments={**SMALL, **model}).as_json}
     paths = ["--run-name", "test", "--data", str(data), "--output", str(folder / "manifest.json")]
     return [*paths, "--checkpoint-format", format, "--log-every", "3", "--device", "cpu", *settings_words(folder, "train_model", settings)]
 

@@ -27,7 +27,6 @@ from harness import command_line, write_figures
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
-from snaketrain.config.runs import strings  # noqa: E402
 from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.runtime.journal import read_events  # noqa: E402
 from snaketrain.runtime.stages import settings_words  # noqa: E402
@@ -66,7 +65,7 @@ def plan(examples: int, args: argparse.Namespace) -> dict[str, Any]:
 
 def run_ours(folder: Path, data: Path, model: Path, train: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
     """train_model.py as the workflow calls it, with journal, TensorBoard and checkpoints."""
-    settings = strings("train", Train(**train, precision="fp32")) + strings("model", Model(**DEFAULT["model"]))
+    settings = {"train": Train(**train, precision="fp32").as_json} | {"model": Model(**DEFAULT["model"]).as_json}
     command = [sys.executable, str(REPOSITORY / "workflow/scripts/train_model.py"), "--run-name", OURS, "--data", str(data)]
     command += ["--model", str(model), "--output", str(folder / "manifest.json"), "--keep-best-by", "accuracy", "--device", "cpu"]
     cpu_seconds = run([*command, *settings_words(folder, "train_model", settings)], folder / "log", environment)

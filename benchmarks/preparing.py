@@ -30,7 +30,6 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from snaketrain.config.runs import strings  # noqa: E402
 from snaketrain.config.schema import Data, Source  # noqa: E402
 from snaketrain.data.fetching import source_files  # noqa: E402
 from snaketrain.runtime.manifests import Manifest, write_manifest  # noqa: E402
@@ -89,13 +88,13 @@ def ours(file: Path, output: Path, tokenizer: Path) -> None:
     raw = output / "raw/manifest.json"
     (raw.parent / "train").mkdir(parents=True)
     (raw.parent / "train" / file.name).symlink_to(file)
-    write_manifest(raw, Manifest("fetch_data", "", [], {}, {}, {"files": {"train": [file.name]}}))
+    write_manifest(raw, Manifest("fetch_data", "", {}, {}, {}, {"files": {"train": [file.name]}}))
     model = output / "model/manifest.json"
     (model.parent / "files").mkdir(parents=True)
     (model.parent / "files/tokenizer.json").symlink_to(tokenizer)
-    write_manifest(model, Manifest("fetch_model", "", [], {}, {}))
+    write_manifest(model, Manifest("fetch_model", "", {}, {}, {}))
     command = [str(SCRIPTS / "prepare_data.py"), "--raw", str(raw), "--tokenizer", str(model), "--threads", "2"]
-    command += ["--output", str(output / "made/manifest.json"), *settings_words(output / "made", "prepare_data", strings("data", data))]
+    command += ["--output", str(output / "made/manifest.json"), *settings_words(output / "made", "prepare_data", {"data": data.as_json})]
     os.execv(sys.executable, [sys.executable, *command])
 
 

@@ -25,7 +25,6 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(SCRIPTS)]
 
 from pipeline.workspace import configuration, prepared  # noqa: E402
 
-from snaketrain.config.runs import strings  # noqa: E402
 from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.runtime.journal import read_events  # noqa: E402
 from snaketrain.runtime.manifests import file_digest, read_manifest, write_json  # noqa: E402
@@ -47,10 +46,10 @@ print(seconds_alive())
 
 
 def train(data: Path, folder: Path, steps: int) -> None:
-    settings = strings("train", Train(batch_size=16, steps=steps, schedule={"use": "constant"}, warmup=0, evaluate_every=10**9))
+    settings = {"train": Train(batch_size=16, steps=steps, schedule={"use": "constant"}, warmup=0, evaluate_every=10**9).as_json}
     command = [sys.executable, str(SCRIPTS / "train_model.py"), "--run-name", "resumed", "--data", str(data), "--device", "cpu"]
     command += ["--output", str(folder / "manifest.json"), "--log-every", "1"]
-    command += settings_words(folder, "train_model", [*settings, *strings("model", MODEL)])
+    command += settings_words(folder, "train_model", settings | {"model": MODEL.as_json})
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr[-4000:])

@@ -28,7 +28,6 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(SCRIPTS)]
 
 from pipeline.workspace import prepared  # noqa: E402
 
-from snaketrain.config.runs import strings  # noqa: E402
 from snaketrain.config.schema import Model, Source, Train  # noqa: E402
 from snaketrain.runtime.journal import read_events  # noqa: E402
 from snaketrain.runtime.manifests import read_manifest  # noqa: E402
@@ -97,7 +96,7 @@ def fetched(model: Model, vocabulary: int, folder: Path) -> Path:
     LlamaModel(LlamaConfig(vocab_size=vocabulary, **model.arguments)).to(torch.bfloat16).save_pretrained(
         folder / "base", max_shard_size="50MB"
     )
-    words = settings_words(folder, "fetch_model", strings("source", Source(path=str(folder / "base"))))
+    words = settings_words(folder, "fetch_model", {"source": Source(path=str(folder / "base")).as_json})
     subprocess.run([sys.executable, str(SCRIPTS / "fetch_model.py"), "--output", str(folder / "manifest.json"), *words], check=True)
     return folder / "manifest.json"
 
@@ -113,7 +112,7 @@ def command(data: Path, folder: Path, model: Model, steps: int, way: Way, weight
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(PROCESSES)]
     paths = ["--run-name", "memory", "--data", str(data), "--output", str(folder / "manifest.json"), "--log-every", "1", "--device", "cpu"]
     paths += ["--model", str(weights)] if way.pretrained else []
-    settings = settings_words(folder, "train_model", [*strings("train", train), *strings("model", model)])
+    settings = settings_words(folder, "train_model", {"train": train.as_json, "model": model.as_json})
     return [*torchrun, str(SCRIPTS / "train_model.py"), *paths, *settings]
 
 

@@ -21,7 +21,7 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(SCRIPTS)]
 
 from pipeline.workspace import configuration, make_workspace, snakemake, write_configuration  # noqa: E402
 
-from snaketrain.config.runs import read_runs, strings  # noqa: E402
+from snaketrain.config.runs import read_runs  # noqa: E402
 from snaketrain.config.schema import Settings  # noqa: E402
 from snaketrain.evaluation.page import picture_of, tree_of  # noqa: E402
 from snaketrain.runtime.journal import read_events  # noqa: E402
@@ -45,7 +45,7 @@ def configured() -> dict[str, Any]:
 
 
 def train_alone(folder: Path, data: Path, run: str, settings: Settings) -> None:
-    words = settings_words(folder, "train_model", [*strings("train", settings.train), *strings("model", settings.model)])
+    words = settings_words(folder, "train_model", {"train": settings.train.as_json, "model": settings.model.as_json})
     command = [sys.executable, str(SCRIPTS / "train_model.py"), "--run-name", run, "--data", str(data), "--device", "cpu"]
     done = subprocess.run([*command, "--output", str(folder / "manifest.json"), *words], capture_output=True, text=True)
     if done.returncode:

@@ -11,7 +11,6 @@ import limits
 from distributed import forking
 from pipeline.warm_python import warm_python
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.stages import settings_words
@@ -35,7 +34,7 @@ def arguments(data: Path, folder: Path, model: Model = MODEL, pretrained: Path |
     settings = Train(**({"batch_size": 16, "epochs": 2, "learning_rate": 1e-3, "evaluations_per_epoch": 2} | train))
     paths = ["--run-name", "test", "--data", str(data), "--output", str(folder / "manifest.json"), "--log-every", "1", "--device", "cpu"]
     paths += ["--model", str(pretrained)] if pretrained else []
-    return [*paths, *settings_words(folder, "train_model", [*strings("train", settings), *strings("model", model)])]
+    return [*paths, *settings_words(folder, "train_model", {"train": settings.as_json, "model": model.as_json})]
 
 
 def command(data: Path, folder: Path, processes: int = 1, **settings) -> list[str]:

@@ -25,7 +25,7 @@ def select(data: Path, folder: Path, average: int) -> dict:
     chosen = ['select.metric="loss"', f"select.average={average}"]
     stage(folder, "select_checkpoint", "selection", given, chosen)
     options = [*given, "--selection", folder / "selection/manifest.json", "--run-name", "test", "--device", "cpu"]
-    stage(folder, "evaluate_model", "evaluation", options, ["evaluate.batch_size=7"])
+    stage(folder, "evaluate_model", "evaluation", options, {"evaluate": {"batch_size": 7}})
     return json.loads((folder / "selection/selection.json").read_text())
 
 

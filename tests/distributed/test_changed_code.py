@@ -8,11 +8,10 @@ import pytest
 from distributed import forking
 from distributed.running import MODEL, arguments, interrupted, log_of
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Train
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import digest
-from snaketrain.runtime.stages import settings_words
+from snaketrain.runtime.stages import JobSettings
 
 
 def attempts(training: Path) -> list[int]:
@@ -26,9 +25,9 @@ def test_code_changed_in_the_middle(data, tmp_path, asked):
     training.parent.mkdir(parents=True)
 
     def words(code: int) -> list[str]:
-        settings = [*strings("train", Train(batch_size=16, learning_rate=1e-3, **longer)), *strings("model", MODEL)]
-        given = settings_words(training, "train_model", [*settings, f"code.snaketrain.training.step={code}"])
-        return [*arguments(data, training, **longer), *given, *(["--resume-changed"] if asked and code == 2 else [])]
+        settings = {"train": Train(batch_size=16, learning_rate=1e-3, **longer).as_json, "model": MODEL.as_json}
+        file = JobSettings("train_model", settings, {"snaketrain.training.step": str(code)}).store(folder=training.parent / "settings")
+        return [*arguments(data, training, **longer), "--settings", str(file), *(["--resume-changed"] if asked and code == 2 else [])]
 
     saved = training / "checkpoints/step-00000005"
     assert interrupted(forking.start(words(1), 1, log_of(training)), signal.SIGKILL, saved.exists)
@@ -49,4 +48,4 @@ def test_code_changed_in_the_middle(data, tmp_path, asked):
     assert all("trajectory" not in state for state in states.values() if state["step"] > last)
     assert forking.run(words(2)[:-1], 1, log_of(training)) == [0], "once asked, it stays what it is"
     assert json.loads((training / "run.json").read_text())["mixed"] == mixed
-    assert made["identity"] != digest("train_model", sorted(made["settings"]), ["code.snaketrain.training.step=2"], made["inputs"])
+    assert made["identity"] != digest("train_model", made["settings"], {"snaketrain.training.step": "2"}, made["inputs"])

@@ -10,7 +10,6 @@ from distributed.running import train
 from distributed.test_language_models import evaluations, run
 from grammar import END, WORDS, write_word_tokenizer
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Data, Model
 from snaketrain.runtime.journal import read_events
 
@@ -40,9 +39,9 @@ def prepare(folder: Path, columns: dict) -> Path:
     write_word_tokenizer(folder / "tokenizer")
     settings = {"train": {"path": "rows.jsonl"}, "tokenizer": {"path": "tokenizer"}, "label": None, "end_token": END}
     data = Data.model_validate(settings | columns)
-    run(folder, "fetch_data", "raw", [], strings("data", data))
-    run(folder, "fetch_model", "model", [], strings("source", data.tokenizer))
-    run(folder, "prepare_data", "data", ["--raw", "raw/manifest.json", "--tokenizer", "model/manifest.json"], strings("data", data))
+    run(folder, "fetch_data", "raw", [], {"data": data.as_json})
+    run(folder, "fetch_model", "model", [], {"source": data.tokenizer.as_json})
+    run(folder, "prepare_data", "data", ["--raw", "raw/manifest.json", "--tokenizer", "model/manifest.json"], {"data": data.as_json})
     return folder / "data/manifest.json"
 
 
@@ -62,7 +61,13 @@ def test_answers_are_those_of_one_process(tmp_path, task):
     settings = {"model": model, "task": use, "strategy": strategy, "batch_size": 12, "epochs": 2, "evaluations_per_epoch": 1}
     train(data, tmp_path / "training", 2, **settings)
     assert {"exact_match", "bleu"} <= evaluations(tmp_path / "training")[-1].keys()
-    run(tmp_path, "select_checkpoint", "selection", ["--training", "training/manifest.json", "--data", str(data)], ['select.metric="loss"'])
+    run(
+        tmp_path,
+        "select_checkpoint",
+        "selection",
+        ["--training", "training/manifest.json", "--data", str(data)],
+        {"select": {"metric": "loss"}},
+    )
     two = generated(tmp_path, data, 2)
     assert two == generated(tmp_path, data, 1)
     assert len(set(map(len, two))) > 1, "some ranks generate longer than others"

@@ -9,7 +9,6 @@ import torch
 from distributed.running import losses, run_stage, train
 from grammar import END, write_texts, write_word_tokenizer
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Data, Model, Source
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import read_manifest
@@ -35,9 +34,9 @@ def data(tmp_path_factory) -> Path:
     write_texts(folder / "texts.txt", TEXTS)
     write_word_tokenizer(folder / "tokenizer")
     data = Data(train={"path": "texts.txt"}, tokenizer={"path": "tokenizer"}, label=None, max_length=None, end_token=END)
-    run(folder, "fetch_data", "raw", [], strings("data", data))
-    run(folder, "fetch_model", "model", [], strings("source", data.tokenizer))
-    run(folder, "prepare_data", "data", ["--raw", "raw/manifest.json", "--tokenizer", "model/manifest.json"], strings("data", data))
+    run(folder, "fetch_data", "raw", [], {"data": data.as_json})
+    run(folder, "fetch_model", "model", [], {"source": data.tokenizer.as_json})
+    run(folder, "prepare_data", "data", ["--raw", "raw/manifest.json", "--tokenizer", "model/manifest.json"], {"data": data.as_json})
     return folder / "data/manifest.json"
 
 
@@ -50,7 +49,7 @@ def pretrained(data, tmp_path_factory) -> Path:
     torch.manual_seed(4)
     size = LLAMA.arguments | {"vocab_size": read_manifest(data).facts["vocab_size"], "tie_word_embeddings": True, "initializer_range": 0.2}
     LlamaForCausalLM(LlamaConfig(**size)).to(torch.bfloat16).save_pretrained(folder / "base")
-    run(folder, "fetch_model", "model", [], strings("source", Source(path="base")))
+    run(folder, "fetch_model", "model", [], {"source": Source(path="base").as_json})
     return folder / "model/manifest.json"
 
 
@@ -103,13 +102,13 @@ def test_a_sharded_model_has_the_losses_of_a_whole_one(data, tmp_path, strategy,
     found = language(data, tmp_path / "training", 2, strategy=strategy, accumulate=2, **packed)
     assert found == pytest.approx(expected, rel=1e-5)
     trained = ["--training", "training/manifest.json", "--data", str(data)]
-    run(tmp_path, "select_checkpoint", "selection", trained, ['select.metric="perplexity"'])
+    run(tmp_path, "select_checkpoint", "selection", trained, {"select": {"metric": "perplexity"}})
     selection = json.loads((tmp_path / "selection/selection.json").read_text())
     assert selection["mode"] == "min" and selection["winner"]["value"] == min(
         metrics["perplexity"] for metrics in evaluations(tmp_path / "training")
     )
     options = [*trained, "--selection", "selection/manifest.json", "--run-name", "test", "--device", "cpu"]
-    run(tmp_path, "evaluate_model", "evaluation", options, ["evaluate.batch_size=7"], processes=2)
+    run(tmp_path, "evaluate_model", "evaluation", options, {"evaluate": {"batch_size": 7}}, processes=2)
     found = json.loads((tmp_path / "evaluation/dev_results.json").read_text())["metrics"]
     assert found == pytest.approx(selection["winner"]["metrics"], rel=1e-5)
 
@@ -122,9 +121,9 @@ def test_training_and_evaluation_never_hold_a_whole_model(data, pretrained, tmp_
     assert found == pytest.approx(expected, rel=1e-5) and min(found.values()) < 0.97 * found[1]
     assert "tensors are read by slices" in (tmp_path / "training/logs/rank-0.log").read_text()
     given = ["--training", "training/manifest.json", "--data", str(data), "--model", str(pretrained)]
-    run(tmp_path, "select_checkpoint", "selection", given[:4], ['select.metric="loss"'])
+    run(tmp_path, "select_checkpoint", "selection", given[:4], {"select": {"metric": "loss"}})
     options = [*given, "--selection", "selection/manifest.json", "--run-name", "test", "--device", "cpu"]
-    run(tmp_path, "evaluate_model", "evaluation", options, ["evaluate.batch_size=7"], processes=2)
+    run(tmp_path, "evaluate_model", "evaluation", options, {"evaluate": {"batch_size": 7}}, processes=2)
     metrics = json.loads((tmp_path / "evaluation/dev_results.json").read_text())["metrics"]
     assert metrics["loss"] == pytest.approx(min(each["loss"] for each in evaluations(tmp_path / "one")), rel=1e-5)
 

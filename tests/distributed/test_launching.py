@@ -9,7 +9,6 @@ import limits
 import pytest
 from distributed.running import MODEL, REPOSITORY
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Compute, Train
 from snaketrain.orchestration import launching
 from snaketrain.runtime.journal import read_events
@@ -19,7 +18,7 @@ from snaketrain.runtime.stages import settings_words
 
 def start(compute: Compute, data: Path, folder: Path) -> subprocess.CompletedProcess:
     script = REPOSITORY / "workflow/scripts/train_model.py"
-    settings = [*strings("train", Train(batch_size=16, epochs=1, learning_rate=1e-3)), *strings("model", MODEL)]
+    settings = {"train": Train(batch_size=16, epochs=1, learning_rate=1e-3).as_json, "model": MODEL.as_json}
     words = [
         script,
         "--run-name",

@@ -10,7 +10,6 @@ from distributed.running import MODEL, run_stage
 from pipeline.workspace import sentences, write_sentences, write_tokenizer
 from sklearn.metrics import accuracy_score
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Data, EvaluationSet, Examples, Model, Source, Train
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.stages import settings_words
@@ -23,7 +22,7 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("splits")
     write_sentences(folder / "sentences.csv")
     write_tokenizer(folder / "tokenizer")
-    run(folder, "fetch_model", "tokenizer", [], strings("source", Source(path="tokenizer")))
+    run(folder, "fetch_model", "tokenizer", [], {"source": Source(path="tokenizer").as_json})
     return folder
 
 
@@ -36,18 +35,16 @@ def run(folder: Path, stage: str, output: str, arguments: list[str], settings: l
 def run_all(folder: Path, name: str, data: Data, train: Train, model: Model, fetched: list[str], processes: int = 1) -> dict[str, dict]:
     """Its results by split."""
     raw, prepared, run_folder = f"{name}/raw", f"{name}/data", f"runs/{name}"
-    run(folder, "fetch_data", raw, [], [each for split, source in data.sources.items() for each in strings(f"data.{split}", source)])
+    run(folder, "fetch_data", raw, [], {"data": {split: source.as_json for split, source in data.sources.items()}})
     tokenizer = ["--tokenizer", "results/tokenizer/manifest.json"]
-    run(folder, "prepare_data", prepared, ["--raw", f"results/{raw}/manifest.json", *tokenizer], strings("data", data))
+    run(folder, "prepare_data", prepared, ["--raw", f"results/{raw}/manifest.json", *tokenizer], {"data": data.as_json})
     of_data = ["--data", f"results/{prepared}/manifest.json"]
     named = ["--run-name", name, "--device", "cpu", *fetched]
-    run(
-        folder, "train_model", f"{run_folder}/training", [*of_data, *named], [*strings("train", train), *strings("model", model)], processes
-    )
+    run(folder, "train_model", f"{run_folder}/training", [*of_data, *named], {"train": train.as_json, "model": model.as_json}, processes)
     trained = [*of_data, "--training", f"results/{run_folder}/training/manifest.json"]
-    run(folder, "select_checkpoint", f"{run_folder}/selection", trained, ['select.metric="accuracy"', "select.mode=null"])
+    run(folder, "select_checkpoint", f"{run_folder}/selection", trained, {"select": {"metric": "accuracy", "mode": None}})
     selected = [*trained, "--selection", f"results/{run_folder}/selection/manifest.json", *named]
-    run(folder, "evaluate_model", f"{run_folder}/evaluation", selected, ["evaluate.batch_size=7"], processes)
+    run(folder, "evaluate_model", f"{run_folder}/evaluation", selected, {"evaluate": {"batch_size": 7}}, processes)
     evaluation = folder / f"results/{run_folder}/evaluation"
     return {split: json.loads((evaluation / f"{split}_results.json").read_text()) for split in ("dev", "test")}
 
@@ -68,7 +65,7 @@ def test_a_model_trained_without_a_test_set_is_evaluated_on_one_alone(folder):
     assert (evaluation / "test_plots.png").is_file() and not (evaluation / "test_predictions.csv").exists()
 
     source = Source(path="results/runs/untested/selection/model")
-    run(folder, "fetch_model", "published", [], strings("source", source))
+    run(folder, "fetch_model", "published", [], {"source": source.as_json})
     model = Model(use="transformers.AutoModelForSequenceClassification", source=source)
     fetched = ["--model", "results/published/manifest.json"]
     found = run_all(folder, "published", Data(test=file, **USUAL), Train(steps=0, warmup=100), model, fetched, processes=2)
@@ -89,18 +86,18 @@ def test_a_model_trained_without_a_test_set_is_evaluated_on_one_alone(folder):
 def measured_without_other_data(folder: Path, named: list[str]) -> dict[str, float]:
     """The metrics of the published model on the same examples as an evaluation set, where `data` has none."""
     nothing = Data(**USUAL)
-    run(folder, "fetch_data", "nothing/raw", [], [])
+    run(folder, "fetch_data", "nothing/raw", [], {})
     tokenizer = ["--tokenizer", "results/tokenizer/manifest.json"]
-    run(folder, "prepare_data", "nothing/data", ["--raw", "results/nothing/raw/manifest.json", *tokenizer], strings("data", nothing))
-    run(folder, "fetch_input", "input", [], strings("source", Source(path="sentences.csv")))
+    run(folder, "prepare_data", "nothing/data", ["--raw", "results/nothing/raw/manifest.json", *tokenizer], {"data": nothing.as_json})
+    run(folder, "fetch_input", "input", [], {"source": Source(path="sentences.csv").as_json})
     of_data = ["--data", "results/nothing/data/manifest.json", "--set-name", "more"]
-    reading = strings("data", EvaluationSet(path="sentences.csv").reading(nothing))
+    reading = {"data": EvaluationSet(path="sentences.csv").reading(nothing).as_json}
     run(folder, "prepare_set", "set", [*of_data, "--files", "results/input/manifest.json"], reading)
     report = json.loads((folder / "results/set/report.json").read_text())
     assert not any(issue["count"] for issue in report["odd"].values()), "nothing is trained on, so nothing can leak or be untrained"
     run_folder = "results/runs/published"
     stages = [f"--{stage}={run_folder}/{stage}/manifest.json" for stage in ("training", "selection")]
-    settings = ["evaluate.batch_size=7", 'set.checkpoints="selected"']
+    settings = {"evaluate": {"batch_size": 7}, "set": {"checkpoints": "selected"}}
     run(folder, "evaluate_set", "runs/published/sets/more", [*of_data, *stages, "--set", "results/set/manifest.json", *named], settings)
     metrics: dict[str, float] = json.loads((folder / run_folder / "sets/more/more_results.json").read_text())["metrics"]
     return metrics

@@ -94,7 +94,7 @@ class Rings(Ddp):
 def prepared(folder: Path, **train) -> Path:
     """The manifest of a dataset class, as the stage writes it."""
     facts = prepare_items(Data.model_validate({"name": "items", "train": train, "limit_train": 300, "limit_dev": 37}), folder)
-    write_manifest(folder / "manifest.json", Manifest("prepare_data", "x", [], {}, {}, facts))
+    write_manifest(folder / "manifest.json", Manifest("prepare_data", "x", {}, {}, {}, facts))
     return folder / "manifest.json"
 
 
@@ -289,8 +289,14 @@ def test_a_task_that_wraps_its_modules_is_evaluated_with_its_state(digits, tmp_p
         == load_file(last_checkpoint(tmp_path / "alone") / "model.safetensors").keys()
     )
     stages = {
-        "select_checkpoint": settings_words(tmp_path, "select_checkpoint", ['select.metric="loss"']),
-        "evaluate_model": ["--run-name", "test", "--device", "cpu", *settings_words(tmp_path, "evaluate_model", ["evaluate.batch_size=7"])],
+        "select_checkpoint": settings_words(tmp_path, "select_checkpoint", {"select": {"metric": "loss"}}),
+        "evaluate_model": [
+            "--run-name",
+            "test",
+            "--device",
+            "cpu",
+            *settings_words(tmp_path, "evaluate_model", {"evaluate": {"batch_size": 7}}),
+        ],
     }
     for stage, options in stages.items():
         folder = {"select_checkpoint": "selection", "evaluate_model": "evaluation"}[stage]
@@ -311,7 +317,7 @@ def test_a_task_that_wraps_its_modules_is_evaluated_with_its_state(digits, tmp_p
     changed = json.loads(trained.replace(r"average=\"macro\"", r"average=\"micro\""))
     del changed["checksum"]
     manifest.write_text(with_checksum(changed))
-    words = ["--run-name", "test", "--device", "cpu", *settings_words(tmp_path, "evaluate_model", ["evaluate.confidence=0.9"])]
+    words = ["--run-name", "test", "--device", "cpu", *settings_words(tmp_path, "evaluate_model", {"evaluate": {"confidence": 0.9}})]
     printed = run_stage("evaluate_model", [*paths, "--data", digits, *words], tmp_path / "log")
     # without a batch size: as many as each of the training's two processes evaluated
     assert (

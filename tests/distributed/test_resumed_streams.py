@@ -31,7 +31,7 @@ def data(tmp_path_factory) -> Path:
     dev = {"use": f"{EXAMPLES}/digits.py:Digits", "arguments": {"first": 300}}
     streamed = {"use": f"{EXAMPLES}/digits.py:DigitStream", "arguments": {"shift": 1, "last": 300}}
     given = Data.model_validate({"name": "items", "train": streamed, "dev": dev, "test_fraction": 0, "limit_dev": 37})
-    write_manifest(folder / "manifest.json", Manifest("prepare_data", "x", [], {}, {}, prepare_items(given, folder)))
+    write_manifest(folder / "manifest.json", Manifest("prepare_data", "x", {}, {}, {}, prepare_items(given, folder)))
     return folder / "manifest.json"
 
 

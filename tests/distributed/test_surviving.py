@@ -253,10 +253,10 @@ def selected(data, tmp_path_factory) -> list[str]:
     assert forking.run(words, 1, folder / "log") == [0], (folder / "log").read_text()
     paths = ["--run-name", "test", "--data", str(data), "--training", str(folder / "training/manifest.json")]
     select = [sys.executable, str(REPOSITORY / "workflow/scripts/select_checkpoint.py"), *paths[2:]]
-    select += settings_words(folder, "select_checkpoint", ['select.metric="loss"', 'select.mode="min"'])
+    select += settings_words(folder, "select_checkpoint", {"select": {"metric": "loss", "mode": "min"}})
     done = subprocess.run([*select, "--output", str(folder / "selection/manifest.json")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    settings = settings_words(folder, "evaluate_model", ["evaluate.batch_size=4"])
+    settings = settings_words(folder, "evaluate_model", {"evaluate": {"batch_size": 4}})
     return [*paths, "--selection", str(folder / "selection/manifest.json"), "--device", "cpu", *settings]
 
 

@@ -9,7 +9,6 @@ import torch
 from distributed.running import losses, run_stage, train
 from safetensors.torch import load_file
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Source, Train
 from snaketrain.data.loading.examples import open_splits
 from snaketrain.runtime.journal import read_events
@@ -46,7 +45,7 @@ def pretrained(data, tmp_path_factory) -> Path:
     vocabulary = read_manifest(data).facts["vocab_size"]
     BertModel(BertConfig(vocab_size=vocabulary, **size, **dropout)).save_pretrained(folder / "base")
     with contextlib.chdir(folder):
-        source = strings("source", Source(path="base"))
+        source = {"source": Source(path="base").as_json}
         run_stage("fetch_model", ["--output", "model/manifest.json", *settings_words(folder, "fetch_model", source)], folder / "log")
     return folder / "model/manifest.json"
 
@@ -135,9 +134,9 @@ def check_selection(data: Path, pretrained: Path, folder: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
     given = ["--training", folder / "training/manifest.json", "--data", data, "--model", pretrained]
-    stage(folder, "select_checkpoint", "selection", given, ['select.metric="accuracy"'])
+    stage(folder, "select_checkpoint", "selection", given, {"select": {"metric": "accuracy"}})
     options = [*given, "--selection", folder / "selection/manifest.json", "--run-name", "test", "--device", "cpu"]
-    stage(folder, "evaluate_model", "evaluation", options, ["evaluate.batch_size=7"])
+    stage(folder, "evaluate_model", "evaluation", options, {"evaluate": {"batch_size": 7}})
     selection = json.loads((folder / "selection/selection.json").read_text())
     measured = json.loads((folder / "evaluation/dev_results.json").read_text())["metrics"]
     assert measured == pytest.approx(selection["winner"]["metrics"], rel=1e-4)

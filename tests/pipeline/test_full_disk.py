@@ -36,7 +36,7 @@ def full_disk(tmp_path):
 def test_a_full_disk_is_one_line_and_leaves_no_manifest(workspace, full_disk, stage, arguments):
     places = {name: next((workspace / "results").glob(f"{folder}/*")) for name, folder in
               {"raw": "raw", "data": "data", "tokenizer": "models"}.items()}  # fmt: skip
-    settings = [*json.loads((workspace / RUN / "training/run.json").read_text())["settings"], 'select.metric="accuracy"']
+    settings = json.loads((workspace / RUN / "training/run.json").read_text())["settings"] | {"select": {"metric": "accuracy"}}
     output = full_disk / "made/manifest.json"
     command = [
         sys.executable,

@@ -72,7 +72,7 @@ def test_every_example_counts_once_on_several_processes(workspace, tmp_path, pro
     paths = {"--run-name": "small", "--output": tmp_path / "manifest.json", "--data": data}
     paths |= {"--training": run / "training/manifest.json", "--selection": run / "selection/manifest.json", "--device": "cpu"}
     options = [str(word) for pair in paths.items() for word in pair]
-    settings = settings_words(tmp_path, "evaluate_model", ["evaluate.batch_size=7", "evaluate.confidence=0.95", "evaluate.bins=10"])
+    settings = settings_words(tmp_path, "evaluate_model", {"evaluate": {"batch_size": 7, "confidence": 0.95, "bins": 10}})
     if launcher == "torchrun":
         torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
         command = [*torchrun, str(REPOSITORY / "workflow/scripts/evaluate_model.py"), *options, *settings]

@@ -269,8 +269,8 @@ def test_a_stage_verifies_what_it_reads(finished, stage, file, maker, inputs):
     for path in finished.glob(file.format(**places)):
         flip(path)
     manifests = [word for role, folder in inputs.items() for word in (f"--{role}", f"{folder.format(**places)}/manifest.json")]
-    settings = [*json.loads((finished / "results/runs/small/training/run.json").read_text())["settings"], 'select.metric="accuracy"']
-    given = settings_words(finished / "out", stage, [*settings, "evaluate.bins=10"])
+    settings = json.loads((finished / "results/runs/small/training/run.json").read_text())["settings"]
+    given = settings_words(finished / "out", stage, settings | {"select": {"metric": "accuracy"}, "evaluate": {"bins": 10}})
     name = [] if stage == "select_checkpoint" else ["--run-name", "small"]
     command = [sys.executable, finished / f"workflow/scripts/{stage}.py", "--output", "out/manifest.json", *manifests, *name]
     done = subprocess.run([*command, *given], cwd=finished, capture_output=True, text=True)

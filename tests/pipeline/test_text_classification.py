@@ -25,7 +25,6 @@ from sklearn.metrics import (
 )
 
 from pipeline.workspace import KIND, NEUTRAL, UNKIND, configuration, make_workspace, snakemake
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Evaluate
 from snaketrain.runtime.stages import settings_words
 from snaketrain.tracking.mlflow_store import Store
@@ -227,7 +226,7 @@ def test_several_processes_compute_equal_results(finished, tmp_path, monkeypatch
     paths = {"--output": tmp_path / "manifest.json", "--data": data, "--training": before / "training/manifest.json"}
     paths |= {"--selection": before / "selection/manifest.json", "--run-name": run, "--device": "cpu"}
     given = Evaluate(batch_size=7, metrics=RUNS[run].get("evaluate.metrics", {}))
-    settings = settings_words(tmp_path, "evaluate_model", strings("evaluate", given))
+    settings = settings_words(tmp_path, "evaluate_model", {"evaluate": given.as_json})
     monkeypatch.chdir(finished)  # beside the code of the metric
     run_stage("evaluate_model", [*(word for pair in paths.items() for word in pair), *settings], tmp_path / "log", processes)
     for split in ("dev", "test"):

@@ -24,9 +24,6 @@ from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.ownership import TakenOver, check
 from snaketrain.runtime.ranks import STOPPED_EARLY
 from snaketrain.runtime.run_folder import (
-    EXECUTION_OPTIONS,
-    FINGERPRINT,
-    execution_options,
     fingerprint,
     last_saved,
     record_failure,
@@ -197,17 +194,16 @@ class Training:
         if not output_of("train_model", self.work.name).exists():
             raise SystemExit("the training's manifest is missing")
         sleep(self.work.step_seconds * 3)
-        self.finish(stages.Job(self.output, JobSettings("evaluate_model", [], [])), {})
+        self.finish(stages.Job(self.output, JobSettings("evaluate_model", {}, {})), {})
         return 0
 
     def train(self) -> int:
-        job = stages.Job(self.output, JobSettings("train_model", [f'run.name="{self.work.name}"'], []))
+        job = stages.Job(self.output, JobSettings("train_model", {"train": {"strategy": {"use": "auto"}, "name": self.work.name}}, {}))
         folder, work = job.folder, self.work
         take_over(job, {})
         self.check(folder)
-        options, identity = execution_options(job.given), job.identity({})
-        ours = {FINGERPRINT: fingerprint(job, {}), EXECUTION_OPTIONS: options, "identity": identity, "started": 0}
-        write_checked(folder / "run.json", ours)
+        ours = {"fingerprint": fingerprint(job, {}), "identity": job.identity({}), "code": {}, "settings": job.given.settings}
+        write_checked(folder / "run.json", ours | {"inputs": {}, "started": 0})
         step, saved = last_saved(folder), None
         journal = Journal(folder / "journal.jsonl", True, lambda: self.check(folder))
         journal.begin(step, job=self.job.number, host=self.process.host, pid=self.process.pid)

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from snaketrain.orchestration import code_digest
-from snaketrain.orchestration.code_digest import SCRIPTS, WITHOUT_EFFECT_ON_RESULTS, code_strings
+from snaketrain.orchestration.code_digest import SCRIPTS, WITHOUT_EFFECT_ON_RESULTS, code_digests
 from snaketrain.orchestration.known_stages import CLASSES
 from snaketrain.runtime.manifests import DigestCache
 
@@ -31,14 +31,10 @@ def forgotten():
     code_digest._cached_read.cache_clear()
 
 
-def digests(path) -> dict[str, str]:
-    return dict(string.removeprefix("code.").rsplit("=", 1) for string in code_strings(path))
-
-
 def digest_of(path, text) -> str:
     path.write_text(text)
     code_digest._cached_read.cache_clear()
-    return digests(path)[str(path)]
+    return code_digests(path)[str(path)]
 
 
 @pytest.mark.parametrize("same", [LAYOUT, ORIGINAL.replace("A class.", "Other words."), ORIGINAL.replace("# comment", "")])
@@ -58,7 +54,7 @@ def test_a_function_that_is_only_a_docstring_can_be_read(tmp_path):
 
 
 def test_imported_project_modules_count_wherever_the_import_is():
-    found = digests(SCRIPTS / "train_model.py")
+    found = code_digests(SCRIPTS / "train_model.py")
     assert {
         "train_model",
         "snaketrain.training.trainer",
@@ -71,7 +67,7 @@ def test_imported_project_modules_count_wherever_the_import_is():
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("*.py")))
 def test_modules_without_effect_are_left_out(script):
-    assert [name for name in digests(SCRIPTS / f"{script}.py") if name.startswith(WITHOUT_EFFECT_ON_RESULTS)] == []
+    assert [name for name in code_digests(SCRIPTS / f"{script}.py") if name.startswith(WITHOUT_EFFECT_ON_RESULTS)] == []
 
 
 def test_imports_for_the_type_checker_alone_do_not_count(tmp_path):
@@ -88,12 +84,12 @@ def test_a_users_own_file_and_the_module_beside_it_count(tmp_path):
     mine, beside = tmp_path / "mine.py", tmp_path / "beside.py"
     mine.write_text("import beside\nfrom snaketrain.tasks.text_classification import TextClassification\n")
     beside.write_text("SIZE = 1\n")
-    before = dict(string.rsplit("=", 1) for string in code_strings(SCRIPTS / "train_model.py", mine))
-    assert {f"code.{mine}", f"code.{beside}", "code.snaketrain.tasks.text_classification"} <= before.keys()
+    before = code_digests(SCRIPTS / "train_model.py", mine)
+    assert {str(mine), str(beside), "snaketrain.tasks.text_classification"} <= before.keys()
     beside.write_text("SIZE = 2\n")
     code_digest._cached_read.cache_clear()
-    after = dict(string.rsplit("=", 1) for string in code_strings(SCRIPTS / "train_model.py", mine))
-    assert [name for name in before if before[name] != after[name]] == [f"code.{beside}"]
+    after = code_digests(SCRIPTS / "train_model.py", mine)
+    assert [name for name in before if before[name] != after[name]] == [str(beside)]
 
 
 def test_packages_and_relative_imports_beside_own_code_count(tmp_path):
@@ -111,7 +107,7 @@ def test_packages_and_relative_imports_beside_own_code_count(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "unused.py").touch()
-    assert {name for name in digests(tmp_path / "task.py") if name.startswith("/")} == {str(tmp_path / name) for name in own}
+    assert {name for name in code_digests(tmp_path / "task.py") if name.startswith("/")} == {str(tmp_path / name) for name in own}
 
 
 def test_results_of_reading_are_cached_until_the_file_changes(tmp_path):
@@ -149,14 +145,14 @@ def test_a_stage_depends_on_the_parts_of_a_label_kind_that_it_uses(kind, tmp_pat
     shutil.copy(SCRIPTS / f"snaketrain/labels/{kind}.py", file)
     monkeypatch.setattr(code_digest, "LABELS", tmp_path)
 
-    def digests() -> dict[str, str]:
+    def code_digests() -> dict[str, str]:
         code_digest._cached_read.cache_clear()
         return {
             stage: code_digest._cached_read(file, CLASSES[stage].label_classes)[0]
             for stage in ("prepare_data", "train_model", "evaluate_model")
         }
 
-    before = digests()
+    before = code_digests()
     for member, stages in {
         "Parser": {"prepare_data"},
         "Tally": {"prepare_data"},
@@ -165,7 +161,7 @@ def test_a_stage_depends_on_the_parts_of_a_label_kind_that_it_uses(kind, tmp_pat
     }.items():
         text = file.read_text()
         file.write_text(re.sub(rf"(class \w+{member}\(.*\):\n)", r"\1    changed = True\n", text))
-        after = digests()
+        after = code_digests()
         assert {stage for stage in before if before[stage] != after[stage]} == stages
         file.write_text(text)
 

@@ -1,13 +1,16 @@
-"""From the configuration to runs, and from settings to strings and back."""
+"""From the configuration to runs, and from settings to JSON and back."""
+
+import json
 
 import pytest
 import yaml
 from pydantic import Field
 
-from snaketrain.config.runs import from_strings, read_runs, strings
+from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Data, Section, Settings, Train
 from snaketrain.config.schema.base import is_null
 from snaketrain.config.sweeps import unranked_sweeps
+from snaketrain.runtime.stages import by_name
 
 DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
 
@@ -99,17 +102,15 @@ def test_a_data_set_picked_by_name_can_be_changed():
         {"schön": "ü", '"': "'", "$(x)": "\n"},
     ],
 )
-def test_settings_survive_conversion_to_strings(labels):
+def test_settings_survive_conversion_to_json(labels):
     data = Data.model_validate(DATA | {"labels": labels, "where": {"source": "x=y.z"}, "columns": ["a b", "c.d"]})
-    items = strings("data", data)
-    assert Data.model_validate(from_strings(items)["data"]) == data
-    assert all("\n" not in item for item in items)
+    assert Data.model_validate(json.loads(json.dumps(data.as_json))) == data
 
 
-def test_arguments_survive_conversion_to_strings():
+def test_arguments_survive_conversion_to_json():
     given = {"eps": 1e-8, "betas": [0.9, 0.999], "inner": {"deep": {"a": None}, "odd key": True}, "empty": {}}
     train = Train.model_validate({"optimizer": {"use": "torch.optim.AdamW", "arguments": given}})
-    assert Train.model_validate(from_strings(strings("train", train))["train"]) == train
+    assert Train.model_validate(json.loads(json.dumps(train.as_json))) == train
 
 
 def test_numbers_that_yaml_reads_as_text_are_numbers_in_arguments():
@@ -119,23 +120,16 @@ def test_numbers_that_yaml_reads_as_text_are_numbers_in_arguments():
     assert found == {"eps": 1e-8, "betas": [0.9, 1000.0], "deep": {"big": -500.0}, "word": "1e-8th", "version": "1.10"}
 
 
-def test_swapped_values_change_the_strings():
-    # Snakemake compares params as a set, so that each value must hold its name
-    one, other = (strings("train", Train(batch_size=a, seed=b)) for a, b in ((8, 16), (16, 8)))
-    assert set(one) != set(other)
-    assert "train.seed=16" in one and "train.seed=8" in other
-
-
-def test_key_order_and_notation_of_numbers_change_no_string():
+def test_key_order_and_notation_of_numbers_change_nothing():
     one, other = (Train.model_validate(given) for given in ({"seed": 1, "epochs": 2}, {"epochs": 2.0, "seed": 1}))
-    assert strings("train", one) == strings("train", other)
+    assert json.dumps(one.as_json) == json.dumps(other.as_json)
 
 
-def test_callers_can_change_a_sections_strings():
-    first = strings("train", Train())
-    expected = [*first]
-    first += ["model.use=x"]
-    assert strings("train", Train()) == expected
+def test_settings_have_full_names():
+    train = Train.model_validate({"optimizer": {"use": "torch.optim.AdamW", "arguments": {"eps": 1e-8, "odd": {"a.b": 1}, "empty": {}}}})
+    found = by_name({"train": train.as_json})
+    assert found["train.seed"] == train.seed and found["train.optimizer.arguments.eps"] == 1e-8
+    assert found["train.optimizer.arguments.odd"] == {"a.b": 1} and found["train.optimizer.arguments.empty"] == {}
 
 
 class Grown(Section):
@@ -147,7 +141,6 @@ class Grown(Section):
 
 
 def test_a_setting_that_was_added_later_is_compared_only_where_it_is_given():
-    assert strings("grown", Grown()) == ["grown.rate=1.0"]
-    assert strings("grown", Grown(newer=3)) == ["grown.rate=1.0", "grown.newer=3"]
-    assert from_strings(strings("grown", Grown(newer=3))) == {"grown": {"rate": 1.0, "newer": 3}}
-    assert Grown.model_validate(from_strings(strings("grown", Grown()))["grown"]) == Grown()
+    assert Grown().as_json == {"rate": 1.0}
+    assert Grown(newer=3).as_json == {"rate": 1.0, "newer": 3}
+    assert Grown.model_validate(Grown().as_json) == Grown()

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from snakemake.logging import LoggerManager
+from snakemake.persistence import ParamsChange
 from snakemake.settings.enums import Quietness
 from snakemake.settings.types import OutputSettings
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
@@ -18,8 +19,6 @@ from snakemake_logger_plugin_snaketrain import LogHandler, console_of, running_j
 from snakemake_logger_plugin_snaketrain.console import Console
 from snakemake_logger_plugin_snaketrain.display import Display
 from snakemake_logger_plugin_snaketrain.messages import FAILED, plain_error, short_reason
-from snaketrain.config.runs import SECTIONS
-from snaketrain.config.schema.of_extras import modules
 
 STATS = {"prepare_data": 1, "train_model": 2, "all": 1, "total": 4}
 TRACEBACK = 'Traceback (most recent call last):\n  File "own.py", line 1, in step\n    x\nValueError: no such wheel'
@@ -84,9 +83,8 @@ def test_a_job_has_a_line_when_it_begins_and_one_when_it_ends(console, stream):
 
 def test_the_lines_of_a_job(console, stream):
     report(console, "run_info", stats=STATS)
-    begin(
-        console, reason="Params have changed since last execution: before: train.seed=0, code.own.py=1f now: train.seed=1, code.own.py=2f"
-    )
+    before, now = (f"""'code: {{"own.py": "{seed}f", "a.b": "1"}}','train: {{"seed": {seed}, "text": "it\\'s; B"}}'""" for seed in (0, 1))
+    begin(console, reason=f"Params have changed since last execution: before: {before} now: {now} ; Input files updated")
     report(console, "job_finished", job_id=1)
     assert lines(stream)[1:] == [
         "train_model        wide  logs/train_model/wide.log  (train.seed, code changed)",
@@ -95,10 +93,17 @@ def test_the_lines_of_a_job(console, stream):
 
 
 @pytest.mark.parametrize(
-    "setting", [*(f"{section}.some" for section in SECTIONS), *(f"{extra.KEY}.some" for extra in modules("top_level"))]
+    ("before", "now", "names"),
+    [
+        ({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}}, "train.b.c changed"),
+        ({"a": "x'y\\"}, {"a": "x'y\\ now: z"}, "train.a changed"),
+        ({}, {"a": None, "b": 0}, "train, train.b changed"),
+        (None, {"a": {"x.y": 1}}, "train, train.a changed"),
+    ],
 )
-def test_a_reason_names_the_setting_that_changed(setting):
-    assert short_reason(f"Params have changed since last execution: before: {setting}=1 now: {setting}=2") == f"({setting} changed)"
+def test_a_reason_names_the_settings_that_changed(before, now, names):
+    before, now = (repr(f"train: {json.dumps(value)}") for value in (before, now))
+    assert short_reason(str(ParamsChange({before}, {now})).join(["Params have changed since last execution: ", ""])) == f"({names})"
 
 
 def test_a_submitted_job_has_its_number_and_the_log_of_slurm(console, stream, tmp_path):

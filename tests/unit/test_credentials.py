@@ -327,7 +327,7 @@ def test_records_are_for_the_owner_and_its_group(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
         Journal(tmp_path / "journal.jsonl").begin(0)
-        JobSettings.of("train_model", ["a.b=1"]).store(folder=tmp_path / "settings")
+        JobSettings("train_model", {"a": {"b": 1}}, {}).store(folder=tmp_path / "settings")
         log_to(tmp_path / "logs/rank-0.log")
         write_provenance(tmp_path, None, [])
         write_text(tmp_path / "manifest.json", "{}")

@@ -70,7 +70,7 @@ HELD_BACK = "import atexit, runpy, sys, time; atexit.register(time.sleep, 600); 
 def test_a_script_with_several_processes_ends_at_once(tmp_path, script, inputs):
     words = [str(SCRIPTS / f"{script}.py"), "--run-name", "x", "--output", str(tmp_path / "out/manifest.json")]
     words += [word for role in inputs for word in (f"--{role}", str(tmp_path / "missing.json"))]
-    settings = settings_words(tmp_path, script, ["evaluate.batch_size=4", "train.seed=1", 'model.use="torch.nn.Linear"'])
+    settings = settings_words(tmp_path, script, {"evaluate": {"batch_size": 4}, "train": {"seed": 1}, "model": {"use": "torch.nn.Linear"}})
     environment = os.environ | {"PYTHONPATH": str(SCRIPTS), "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
     start = [sys.executable, "-c", HELD_BACK, *words, *settings]
     done = subprocess.run(start, env=environment, capture_output=True, text=True, timeout=limits.seconds(20))

@@ -35,7 +35,7 @@ def prepared(folder: Path, data: Data) -> tuple[Manifest, dict]:
     """The training data, and what was counted."""
     files = {split: [folder / source.path] for split, source in data.sources.items()}
     facts, issues = prepare(data, files, folder, folder / "tokenizer", folder)
-    return Manifest("prepare_data", "", [], {}, {}, facts, path=str(folder / "manifest.json")), dict(issues.counts)
+    return Manifest("prepare_data", "", {}, {}, {}, facts, path=str(folder / "manifest.json")), dict(issues.counts)
 
 
 def prepared_set(folder: Path, training: Manifest, reading: Data) -> tuple[dict, dict]:
@@ -108,7 +108,7 @@ def test_another_test_set_or_a_further_one_changes_nothing_that_a_training_reads
     for other in others:
         assert list(other.datasets) == [data]
         for stage, name in (("fetch_data", data), ("prepare_data", data), ("train_model", "small"), ("select_checkpoint", "small")):
-            assert other.strings(stage, name) == plain.strings(stage, name)
+            assert other.stages[stage].planned(name) == plain.stages[stage].planned(name)
             assert other.stages[stage].reads(name) == plain.stages[stage].reads(name)
     tested, further = others
     assert tested.evaluation_set("small") != plain.evaluation_set("small") == further.evaluation_set("small")

@@ -133,7 +133,9 @@ def test_its_job_and_its_command_have_its_own_size():
     assert asked(evaluation, saves=False)["gres"] == "gpu:1" and "-N1" in str(asked(evaluation, saves=False)["slurm_extra"])
     words = [shlex.split(launch(each, pipeline.in_slurm_job)) for each in (training, evaluation)]
     assert "--nproc-per-node=8" in words[0] and "--nproc-per-node=1" in words[1]
-    assert pipeline.strings("evaluate_model", "default") == as_trained.strings("evaluate_model", "default"), "nothing becomes stale"
+    assert pipeline.stages["evaluate_model"].planned("default") == as_trained.stages["evaluate_model"].planned("default"), (
+        "nothing becomes stale"
+    )
 
 
 def test_jobs_of_a_run_evaluated_in_its_training_job_are_submitted_as_one():

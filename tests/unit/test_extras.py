@@ -49,7 +49,6 @@ def problems(runs):
     "stages.py": """
 from pathlib import Path
 
-from snaketrain.config.runs import strings
 from snaketrain.orchestration.stage import Stage
 
 
@@ -64,7 +63,7 @@ class Greet(Stage):
         return [run] if run in self.jobs else []
 
     def settings(self, job):
-        return strings("greeting", self.pipeline.runs[job].greeting)
+        return {"greeting": self.pipeline.runs[job].greeting.as_json}
 
     @property
     def script(self):
@@ -89,7 +88,7 @@ RESULTS = """
 import json, sys
 from snaketrain.orchestration.pipeline import Pipeline
 pipeline = Pipeline(json.loads(sys.argv[1]), reads_files=False)
-print(json.dumps([pipeline.results("default"), pipeline.strings("greet_run", "default")]))
+print(json.dumps([pipeline.results("default"), vars(pipeline.stages["greet_run"].planned("default"))]))
 """
 
 
@@ -149,10 +148,13 @@ def test_its_section_is_accepted_and_its_problems_are_reported_with_those_of_the
 
 
 def test_its_stage_belongs_to_a_runs_results(library, project):
-    ((results, strings),) = python(library, project, RESULTS, json.dumps(BASE | {"greeting": {}}))
+    ((results, planned),) = python(library, project, RESULTS, json.dumps(BASE | {"greeting": {}}))
     assert "results/runs/default/greeting/manifest.json" in results
-    assert [string.partition("=")[0] for string in strings] == ["greeting.words", "code.snaketrain.extras.polite.greet"], "no declarations"
-    ((results, _),) = python(library, project, RESULTS.replace('pipeline.strings("greet_run", "default")', "[]"), json.dumps(BASE))
+    assert [*planned["settings"]["greeting"]] == ["words"]
+    assert [*planned["code"]] == ["snaketrain.extras.polite.greet"], "no declarations"
+    ((results, _),) = python(
+        library, project, RESULTS.replace('vars(pipeline.stages["greet_run"].planned("default"))', "[]"), json.dumps(BASE)
+    )
     assert "results/runs/default/greeting/manifest.json" not in results
 
 

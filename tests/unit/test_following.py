@@ -259,7 +259,7 @@ def test_the_comparison_is_a_run_of_its_own(tmp_path, uri):
     (results / "comparison").mkdir()
     (results / "comparison/index.html").write_text("<p>first is better</p>")
     facts = {"runs": ["first", "second"], "verdict": "first is better"}
-    made = Manifest("compare_runs", "0123", [], {}, {"index.html": ""}, facts, START)
+    made = Manifest("compare_runs", "0123", {}, {}, {"index.html": ""}, facts, START)
     write_manifest(results / "comparison/manifest.json", made)
     follower = Follower(results, Store(uri))
     for _ in range(2):
@@ -281,7 +281,7 @@ def test_each_stage_is_a_run_with_what_decided_it_and_its_small_files(tmp_path, 
         write_manifest(results / folder / "manifest.json", made)
     write_text(results / "comparison/index.html", "<p>first</p>")
     compared = {"first": read_manifest(results / "runs/first/evaluation/manifest.json").content}
-    made = Manifest("compare_runs", "0123", [], compared, {"index.html": ""}, {"runs": ["first"], "verdict": "one run"}, START)
+    made = Manifest("compare_runs", "0123", {}, compared, {"index.html": ""}, {"runs": ["first"], "verdict": "one run"}, START)
     write_manifest(results / "comparison/manifest.json", made)
     for _ in range(2):
         store = (follower := Follower(results, Store(uri))).store
@@ -316,12 +316,12 @@ def test_a_fetch_that_is_repeated_stays_one_run_and_one_of_the_same_settings_has
     monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
     results = make_workspace(tmp_path, {"first": {}})
     write_manifest(
-        results / "raw/a/manifest.json", Manifest("fetch_data", "0123", [], {}, {"train/x": "01"}, {"token": "hf_0123456789"}, START)
+        results / "raw/a/manifest.json", Manifest("fetch_data", "0123", {}, {}, {"train/x": "01"}, {"token": "hf_0123456789"}, START)
     )
-    write_manifest(results / "raw/b/manifest.json", Manifest("fetch_data", "0123", [], {}, {"train/x": "01"}, {}, START))
+    write_manifest(results / "raw/b/manifest.json", Manifest("fetch_data", "0123", {}, {}, {"train/x": "01"}, {}, START))
     follower = Follower(results, Store(uri))
     assert full_pass(follower, print) is None
-    made = Manifest("fetch_data", "0123", [], {}, {"train/x": "01", "train/y": "02"}, {}, START)
+    made = Manifest("fetch_data", "0123", {}, {}, {"train/x": "01", "train/y": "02"}, {}, START)
     write_manifest(results / "raw/b/manifest.json", made)
     assert full_pass(follower, print) is None
     where, only = [follower.store.experiment("tests-data")], "tags.`pipeline.stage` = 'fetch_data'"

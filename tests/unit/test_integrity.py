@@ -48,7 +48,7 @@ def made(folder: Path, *names: str) -> Manifest:
     for name in names:
         write_text(folder / name, f"this is {name}")
         os.utime(folder / name, (LONG_AGO, LONG_AGO))
-    write_manifest(folder / "manifest.json", Manifest("prepare_data", "1", [], {}, digests(folder, names)))
+    write_manifest(folder / "manifest.json", Manifest("prepare_data", "1", {}, {}, digests(folder, names)))
     return read_manifest(folder / "manifest.json")
 
 
@@ -106,7 +106,7 @@ def edited(path: Path, old: str, new: str) -> None:
 )
 def test_an_edited_manifest_is_refused(tmp_path, old, new):
     facts = {"examples": 500, "checkpoints": {"7": None}}
-    write_manifest(tmp_path / "manifest.json", Manifest("train_model", "1", ["train.rate=0.001"], {"data": "1234"}, {}, facts))
+    write_manifest(tmp_path / "manifest.json", Manifest("train_model", "1", {"train": {"rate": 0.001}}, {"data": "1234"}, {}, facts))
     assert read_manifest(tmp_path / "manifest.json").facts == facts
     text = (tmp_path / "manifest.json").read_text()
     (tmp_path / "manifest.json").write_text(text[: text.rindex(old)] + text[text.rindex(old) :].replace(old, new, 1))

@@ -71,7 +71,7 @@ def prepared(folder, use="mine.py:Squares", **changes):
     """The facts, and the splits opened as training and evaluation open them."""
     data = Data.model_validate({"train": {"use": use}} | changes)
     facts = prepare_items(data, folder)
-    manifest = Manifest("prepare_data", "", [], {}, {}, facts, path=str(folder / "manifest.json"))
+    manifest = Manifest("prepare_data", "", {}, {}, {}, facts, path=str(folder / "manifest.json"))
     return facts, {split: open_items(manifest, split, seed=1) for split, found in facts["splits"].items() if found["examples"]}
 
 
@@ -106,7 +106,7 @@ def test_a_test_set_alone_is_not_split(here):
     assert [facts["splits"][split]["examples"] for split in ("train", "dev", "test")] == [0, 0, 7]
     assert numbers(splits["test"]) == list(range(7)) and facts["label_names"] == ["even", "odd"]
     assert "inputs" in tracked.schema(facts)["mlflow_tensorspec"]["features"]
-    manifest = Manifest("prepare_data", "", [], {}, {}, facts, path=str(here / "manifest.json"))
+    manifest = Manifest("prepare_data", "", {}, {}, {}, facts, path=str(here / "manifest.json"))
     assert len(open_items(manifest, "train", seed=1)) == 0
 
 
@@ -185,22 +185,22 @@ def test_the_code_of_a_dataset_makes_its_stages_stale(here):
     (here / "base.py").write_text("class Base:\n    metrics = {'loss': 'min'}\n\n    def __init__(self, inner): pass\n")
     (here / "loss.py").write_text("def f(x): return x\n")
 
-    def strings(stage):
+    def planned(stage):
         code_digest._cached_read.cache_clear()
         pipeline = Pipeline(config)
         examine(config)
         (dataset,) = pipeline.datasets
-        return pipeline.strings(stage, dataset if stage == "prepare_data" else "default")
+        return pipeline.stages[stage].planned(dataset if stage == "prepare_data" else "default")
 
     stages = ("prepare_data", "train_model", "evaluate_model")
-    before = {stage: strings(stage) for stage in stages}
+    before = {stage: planned(stage) for stage in stages}
     for file, stale in (("mine.py", stages), ("loss.py", stages[1:])):
         old = (here / file).read_text()
         (here / file).write_text(old + "\nMORE = 1\n")
-        found = [stage for stage in stages if strings(stage) != before[stage]]
+        found = [stage for stage in stages if planned(stage) != before[stage]]
         (here / file).write_text(old + "\n# a remark\n")
         assert found == list(stale)
-        assert {stage: strings(stage) for stage in stages} == before
+        assert {stage: planned(stage) for stage in stages} == before
 
 
 def test_fields_are_tensors_in_mlflow(here):

@@ -13,6 +13,7 @@ from snaketrain.config.schema import Metric
 from snaketrain.labels import label_kind
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
+from snaketrain.runtime.stages import by_name
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.metric_names import KNOWN
 from snaketrain.tasks.metrics import Measuring
@@ -245,9 +246,8 @@ def test_a_short_name_can_select_the_checkpoint(metric):
     assert problems(select={"metric": metric}) == []
 
 
-def settings_of(stage: str, **sections) -> dict[str, str]:
-    strings = Pipeline({"data": DATA} | sections, reads_files=False).strings(stage, "default")
-    return dict(string.split("=", 1) for string in strings if not string.startswith("code."))
+def settings_of(stage: str, **sections) -> dict[str, object]:
+    return by_name(Pipeline({"data": DATA} | sections, reads_files=False).stages[stage].settings("default"))
 
 
 def test_results_without_the_new_metrics_are_not_stale():
@@ -261,9 +261,9 @@ def test_the_training_logs_the_metric_that_selects_even_if_it_was_not_asked_to()
     assert settings_of("train_model", select={"metric": "macro_f1"}) == plain
     chosen = settings_of("train_model", select={"metric": "auroc"})
     assert chosen == plain | {
-        "train.metrics.auroc.use": '"auroc"',
-        "train.metrics.auroc.arguments": "{}",
-        "train.metrics.auroc.mode": "null",
+        "train.metrics.auroc.use": "auroc",
+        "train.metrics.auroc.arguments": {},
+        "train.metrics.auroc.mode": None,
     }
     assert settings_of("train_model", train={"metrics": ["auroc"]}) == chosen
     assert settings_of("train_model", train={"metrics": ["auroc"]}, select={"metric": "auroc"}) == chosen
@@ -273,12 +273,12 @@ def test_code_of_custom_metrics_is_code_of_the_stages_that_compute_them(mine):
     names = {
         stage: Pipeline(
             {"data": DATA, "train": {"metrics": {"a": "mine.py:Cost"}}} | more, reads_files=False
-        ).strings(stage, "default")
+        ).stages[stage].code("default")
         for stage, more in (("train_model", {}), ("evaluate_model", {}), ("select_checkpoint", {}))
     }  # fmt: skip
-    with_code = {stage for stage, strings in names.items() if any(string.startswith("code.mine.py=") for string in strings)}
+    with_code = {stage for stage, code in names.items() if "mine.py" in code}
     assert with_code == {"train_model", "evaluate_model"}
     of_evaluation = {"data": DATA, "evaluate": {"metrics": {"a": "mine.py:Cost"}}}
     pipeline = Pipeline(of_evaluation, reads_files=False)
-    assert any(string.startswith("code.mine.py=") for string in pipeline.strings("evaluate_model", "default"))
-    assert not any(string.startswith("code.mine.py=") for string in pipeline.strings("train_model", "default"))
+    assert "mine.py" in pipeline.stages["evaluate_model"].code("default")
+    assert "mine.py" not in pipeline.stages["train_model"].code("default")

@@ -120,7 +120,7 @@ def test_damaged_counts_are_counted_again(tmp_path, capsys, harm):
 
 
 def test_counts_belong_to_the_data_and_to_all_that_makes_its_batches(tmp_path):
-    data = Manifest("prepare_data", "", [], {}, {"train.arrow": "1"}, path=str(tmp_path / "manifest.json"))
+    data = Manifest("prepare_data", "", {}, {}, {"train.arrow": "1"}, path=str(tmp_path / "manifest.json"))
 
     def path(data: Manifest = data, **changes):
         return BatchCounts.of(data, Train.model_validate({"task": "causal_lm", "batch_tokens": 400} | changes)).path

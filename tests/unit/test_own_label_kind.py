@@ -52,7 +52,7 @@ from snaketrain.config.schema import Data
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer
 from snaketrain.evaluation.results import write_results
-from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
+from snaketrain.orchestration.code_digest import SCRIPTS, code_digests
 from snaketrain.orchestration.named_code import metrics_of_task
 from snaketrain.labels import label_kind_file
 from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
@@ -77,7 +77,7 @@ print(json.dumps({
     "labels": labels, "names": facts["label_names"], "metrics": metrics, "within_one": results["within_one"],
     "picture": (folder / "train_plots.png").is_file(),
     "modes": metrics_of_task(SCRIPTS / "snaketrain/tasks/text_classification.py", "TextClassification", "grade"),
-    "code": [string.partition("=")[0] for string in code_strings(SCRIPTS / "train_model.py", label_kind_file("grade"))],
+    "code": [*code_digests(SCRIPTS / "train_model.py", label_kind_file("grade"))],
 }))
 try:
     Data.model_validate({"train": {"path": "x"}, "tokenizer": {"path": "x"}, "label_kind": "grad"})
@@ -98,5 +98,5 @@ def test_a_file_adds_a_label_kind(tmp_path, tiny_tokenizer):
     assert found["metrics"] == pytest.approx({"loss": found["metrics"]["loss"], "accuracy": 2 / 3, "distance": 1 / 3})
     assert found["modes"] == {"loss": "min", "accuracy": "max", "distance": "min"}
     assert found["within_one"] == 1 and found["picture"]
-    assert {"code.snaketrain.labels.grade", "code.snaketrain.labels.one_class"} <= set(found["code"])
+    assert {"snaketrain.labels.grade", "snaketrain.labels.one_class"} <= set(found["code"])
     assert "'class', 'classes', 'grade' or 'number'" in "".join(refused)

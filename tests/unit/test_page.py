@@ -69,7 +69,7 @@ def copy_as_set(run: Path, name: str) -> None:
     checkpoints = [{"step": step, "metrics": {"accuracy": step / 100}} for step in (30, 60)]
     (folder / "checkpoints.json").write_text(json.dumps({"set": name, "checkpoints": checkpoints}))
     write_manifest(
-        folder / "manifest.json", Manifest("evaluate_set", "1", [], {}, digests(folder, [path.name for path in folder.iterdir()]))
+        folder / "manifest.json", Manifest("evaluate_set", "1", {}, {}, digests(folder, [path.name for path in folder.iterdir()]))
     )
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Evaluate, Model, Train
 from snaketrain.evaluation.scoring import Scoring
 from snaketrain.runtime.manifests import Manifest
@@ -64,7 +63,7 @@ class Chosen(Exception):
 
 def test_an_evaluation_uses_the_precision_of_the_training(monkeypatch, tmp_path):
     """Not with what `auto` means on the machine on which it runs."""
-    settings = [*strings("train", Train()), *strings("model", Model(use="torch.nn.Linear"))]
+    settings = {"train": Train().as_json, "model": Model(use="torch.nn.Linear").as_json}
     training = Manifest("train_model", "x", settings, {}, {}, {"precision": "bf16"})
 
     def ask(*_: Any, precision: str, **__: Any) -> None:
@@ -72,5 +71,5 @@ def test_an_evaluation_uses_the_precision_of_the_training(monkeypatch, tmp_path)
 
     monkeypatch.setattr(building, "make_strategy", ask)
     with pytest.raises(Chosen, match="bf16"):
-        given = JobSettings("evaluate_model", strings("evaluate", Evaluate()), [])
+        given = JobSettings("evaluate_model", {"evaluate": Evaluate().as_json}, {})
         Scoring(Namespace(device="cpu"), given, training, training, None).score(tmp_path, {}, [], "small")

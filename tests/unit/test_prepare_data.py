@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Data, Examples, Source
 from snaketrain.data import split_files
 from snaketrain.data.cells import BadData
@@ -262,8 +261,8 @@ def stage(name, tmp_path, output, *arguments, settings):
 def fetched(tmp_path, tiny_tokenizer):
     (tmp_path / "train.tsv").write_text(table(ROWS))
     data = Data(train=Examples(path="train.tsv"), tokenizer=Source(path=str(tiny_tokenizer)), labels=CLASSES, name="movies")
-    assert stage("fetch_data", tmp_path, "raw/manifest.json", settings=strings("data", data)).returncode == 0
-    assert stage("fetch_model", tmp_path, "model/manifest.json", settings=strings("source", data.tokenizer)).returncode == 0
+    assert stage("fetch_data", tmp_path, "raw/manifest.json", settings={"data": data.as_json}).returncode == 0
+    assert stage("fetch_model", tmp_path, "model/manifest.json", settings={"source": data.tokenizer.as_json}).returncode == 0
     return data
 
 
@@ -271,7 +270,7 @@ def test_the_stages_give_the_same_content_every_time(tmp_path, fetched):
     contents = []
     for output in ("first/manifest.json", "second/manifest.json"):
         arguments = ["--raw", tmp_path / "raw/manifest.json", "--tokenizer", tmp_path / "model/manifest.json"]
-        done = stage("prepare_data", tmp_path, output, *arguments, settings=strings("data", fetched))
+        done = stage("prepare_data", tmp_path, output, *arguments, settings={"data": fetched.as_json})
         assert done.returncode == 0, done.stderr
         assert "train       800 examples" in done.stdout
         contents.append(read_manifest(tmp_path / output))
@@ -286,12 +285,12 @@ def test_processes_for_much_data_make_no_difference(tmp_path, tiny_tokenizer):
     rows = [(f"a film {number} " + "that was never really good " * 10, number % 2) for number in range(PROCESSES_FROM_BYTES // 50)]
     (tmp_path / "train.tsv").write_text(table(rows))  # several times as long, since a process takes time to wake up
     data = Data(train=Examples(path="train.tsv"), tokenizer=Source(path=str(tiny_tokenizer)), name="movies", max_length=40)
-    stage("fetch_data", tmp_path, "raw/manifest.json", settings=strings("data", data))
-    stage("fetch_model", tmp_path, "model/manifest.json", settings=strings("source", data.tokenizer))
+    stage("fetch_data", tmp_path, "raw/manifest.json", settings={"data": data.as_json})
+    stage("fetch_model", tmp_path, "model/manifest.json", settings={"source": data.tokenizer.as_json})
     contents = []
     for threads in (1, 3):
         arguments = ["--raw", tmp_path / "raw/manifest.json", "--tokenizer", tmp_path / "model/manifest.json", "--threads", str(threads)]
-        done = stage("prepare_data", tmp_path, f"{threads}/manifest.json", *arguments, settings=strings("data", data))
+        done = stage("prepare_data", tmp_path, f"{threads}/manifest.json", *arguments, settings={"data": data.as_json})
         assert done.returncode == 0, done.stderr
         contents.append(read_manifest(tmp_path / f"{threads}/manifest.json").content)
     assert contents[0] == contents[1]
@@ -300,7 +299,7 @@ def test_processes_for_much_data_make_no_difference(tmp_path, tiny_tokenizer):
 def test_a_stage_reports_all_problems_without_a_traceback(tmp_path, fetched):
     arguments = ["--raw", tmp_path / "raw/manifest.json", "--tokenizer", tmp_path / "model/manifest.json"]
     wrong = fetched.model_copy(update={"text": ["txt"], "label": "lable"})
-    done = stage("prepare_data", tmp_path, "out/manifest.json", *arguments, settings=strings("data", wrong))
+    done = stage("prepare_data", tmp_path, "out/manifest.json", *arguments, settings={"data": wrong.as_json})
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "Did you mean 'text'" in done.stderr and "Did you mean 'label'" in done.stderr
     assert not (tmp_path / "out/manifest.json").exists()

@@ -107,7 +107,9 @@ DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
 def test_a_plateau_depends_on_what_selects_the_checkpoint():
     plain, plateau = (
         [
-            Pipeline({"data": DATA, "train": train, "select": {"metric": metric}}, reads_files=False).strings("train_model", "default")
+            Pipeline({"data": DATA, "train": train, "select": {"metric": metric}}, reads_files=False)
+            .stages["train_model"]
+            .planned("default")
             for metric in ("loss", "accuracy")
         ]
         for train in ({}, {"schedule": PLATEAU})

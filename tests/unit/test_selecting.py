@@ -10,7 +10,6 @@ import pytest
 
 import select_checkpoint
 from select_checkpoint import rank_checkpoints
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Train
 from snaketrain.evaluation.comparing import curves, points
 from snaketrain.runtime import manifests
@@ -110,7 +109,7 @@ def finished(training) -> dict[str, Path]:
     (data / "tokenizer/tokenizer.json").write_text("{}")
     trained = {"run": "small", "metrics": {"accuracy": "max"}, "precision": "fp32"}
     for folder, stage, given, facts in (
-        (training, "train_model", strings("train", Train()), trained),
+        (training, "train_model", {"train": Train().as_json}, trained),
         (data, "prepare_data", [], {}),
     ):
         names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in (".json", ".safetensors", ".pt")]
@@ -123,7 +122,7 @@ def test_no_checkpoint_is_read_for_its_digest_where_the_selection_runs(finished,
     """On a login node, under SLURM: the copy gets the digest of its source."""
     read = []
     monkeypatch.setattr(manifests, "file_digest", lambda path: read.append(Path(path).name) or file_digest(path))
-    given = JobSettings("select_checkpoint", ['select.metric="accuracy"', "select.mode=null"], [])
+    given = JobSettings("select_checkpoint", {"select": {"metric": "accuracy", "mode": None}}, {})
     select_checkpoint.main(Namespace(output=tmp_path / "selection/manifest.json", settings=given, model=None, **finished))
     made = read_manifest(tmp_path / "selection/manifest.json")
     assert made.facts["step"] == 12 and sorted(read) == ["config.json", "selection.json", "snaketrain.json", "tokenizer.json"]
@@ -145,7 +144,7 @@ def test_a_better_checkpoint_that_is_not_kept_is_a_warning(finished, tmp_path, m
     """Which the console repeats. Checkpoints may have been kept by another metric than the one that selects."""
     lines = [evaluation(4, removed), checkpoint(4), evaluation(8, 0.70), checkpoint(8), evaluation(12, 0.75), checkpoint(12)]
     write(finished["training"].parent, map(json.dumps, lines))
-    given = JobSettings("select_checkpoint", ['select.metric="accuracy"', "select.mode=null"], [])
+    given = JobSettings("select_checkpoint", {"select": {"metric": "accuracy", "mode": None}}, {})
     select_checkpoint.main(Namespace(output=tmp_path / "selection/manifest.json", settings=given, model=None, **finished))
     assert said in f"\n{capsys.readouterr().out}"
 
@@ -159,7 +158,7 @@ def test_selecting_loads_nothing_large():
 def test_several_checkpoints_are_averaged_where_that_is_asked_for(finished, tmp_path, monkeypatch):
     chosen = []
     monkeypatch.setattr(select_checkpoint, "export", lambda checkpoints, *_: chosen.extend(path.name for path in checkpoints))
-    given = JobSettings("select_checkpoint", ['select.metric="accuracy"', "select.mode=null", "select.average=2"], [])
+    given = JobSettings("select_checkpoint", {"select": {"metric": "accuracy", "mode": None, "average": 2}}, {})
     monkeypatch.setattr(select_checkpoint, "weights_of", lambda *_, **__: "")
     (tmp_path / "selection/model").mkdir(parents=True)
     select_checkpoint.main(Namespace(output=tmp_path / "selection/manifest.json", settings=given, model=None, **finished))

@@ -70,7 +70,7 @@ class Folder:
         parts = self.parts()
         facts, issues = join_parts(self.data, parts)
         names = {f"parts/{part.folder.name}/{name}": "" for part in parts for name in part.files}
-        manifest = Manifest("prepare_data", "", [], {}, names, path=str(self.folder / "manifest.json"))
+        manifest = Manifest("prepare_data", "", {}, {}, names, path=str(self.folder / "manifest.json"))
         opened = {split: TextExamples(split_files(manifest, split), 0) for split in SPLITS}
         rows = {split: examples.table.to_pylist() for split, examples in opened.items()}
         for split, of_split in rows.items():
@@ -192,7 +192,7 @@ def test_shards_that_do_not_have_each_file_once_are_refused(folder, monkeypatch)
     names = [part.folder.name for part in parts]
 
     def gathered(*shards: list[str]) -> list[Manifest]:
-        return parts_of(whole, [Manifest("prepare_shard", "", [], {}, {}, {"parts": list(names)}) for names in shards], made.folder)
+        return parts_of(whole, [Manifest("prepare_shard", "", {}, {}, {}, {"parts": list(names)}) for names in shards], made.folder)
 
     assert len(names) > 4 and gathered(names[0::2], names[1::2]) == gathered(names) == parts
     for wrong in (names[:-1], [*names, names[0]], names[::-1], [*names[:-1], names[0]]):
@@ -202,7 +202,7 @@ def test_shards_that_do_not_have_each_file_once_are_refused(folder, monkeypatch)
             gathered(wrong)
     monkeypatch.setattr(made, "files", lambda: [file._replace(sha256="other") for file in whole])
     with pytest.raises(ValueError, match="do not have each raw file once"):
-        parts_of(made.files(), [Manifest("prepare_shard", "", [], {}, {}, {"parts": names})], made.folder)
+        parts_of(made.files(), [Manifest("prepare_shard", "", {}, {}, {}, {"parts": names})], made.folder)
 
 
 def test_only_new_and_damaged_files_are_prepared(folder, capsys):

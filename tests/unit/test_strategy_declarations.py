@@ -12,6 +12,7 @@ from snaketrain.orchestration import launching
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
 from snaketrain.orchestration.strategy_declarations import StrategyInfo, strategy_errors, strategy_files, strategy_info
+from snaketrain.runtime.stages import JobSettings
 from snaketrain.strategies import make_strategy
 
 OWN = """
@@ -218,11 +219,11 @@ def test_compiling_is_refused_where_it_fails(use, arguments, message):
 def test_single_is_what_auto_is_with_one_process():
     """So that an edit from one to the other reruns nothing, in any stage; other strategies are told apart, and processes never count."""
 
-    def compared(strategy: str, processes: int = 1) -> list[list[str]]:
+    def compared(strategy: str, processes: int = 1) -> list[JobSettings]:
         data = {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}}
         config = {"data": data, "train": {"strategy": strategy}, "compute": {"processes": processes}}
         pipeline = Pipeline(config, reads_files=False)
-        return [pipeline.strings(stage, "default") for stage in ("train_model", "select_checkpoint", "evaluate_model")]
+        return [pipeline.stages[stage].planned("default") for stage in ("train_model", "select_checkpoint", "evaluate_model")]
 
     assert compared("single") == compared("auto") == compared("auto", processes=2)
     assert compared("ddp") != compared("auto")

@@ -64,7 +64,7 @@ def test_a_journal_is_strict_and_read_as_it_was_measured(tmp_path):
 
 def test_a_manifest_is_the_same_before_and_after_it_was_written(tmp_path):
     """Otherwise a stage that made the same result again would make all later ones stale."""
-    made = Manifest("train_model", "1", [], {}, {}, {"checkpoints": {"10": METRICS}})
+    made = Manifest("train_model", "1", {}, {}, {}, {"checkpoints": {"10": METRICS}})
     write_manifest(tmp_path / "manifest.json", made)
     assert strict((tmp_path / "manifest.json").read_text())["facts"]["checkpoints"]["10"] == WRITTEN
     assert read_manifest(tmp_path / "manifest.json").content == made.content and digest(NAN) == digest(None)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from test_batches import lengths
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.orchestration import code_digest
 from snaketrain.runtime.manifests import Manifest
@@ -25,7 +24,7 @@ from snaketrain.training.trajectory import (
 )
 
 STEPS, NEVER = 40, 41
-CODE = ["code.snaketrain.training.step=1", "code.snaketrain.tasks.metrics=1", "code.snaketrain.training.early_stopping=1", "code.mine.py=1"]
+CODE = dict.fromkeys(("snaketrain.training.step", "snaketrain.tasks.metrics", "snaketrain.training.early_stopping", "mine.py"), "1")
 FILES = {"train.arrow": "1", "dev.arrow": "1", "test.arrow": "1", "tokenizer/tokenizer.json": "1", "report.json": "1"}
 FACTS = {
     "name": "words",
@@ -39,17 +38,17 @@ OBSERVER = [{"use": "watch.py:Watch", "arguments": {"every": 3}}]
 
 
 def made(
-    train: dict[str, Any] | None = None, model: dict[str, Any] | None = None, code: list[str] | None = None, files: dict[str, str] | None = None,
+    train: dict[str, Any] | None = None, model: dict[str, Any] | None = None, code: dict[str, str] | None = None, files: dict[str, str] | None = None,
     facts: dict[str, Any] | None = None, **others: Any,
 ) -> Trajectory:  # fmt: skip
     """The trajectory of a training, which these change."""
     settings = Train.model_validate(BASE | (train or {}))
     counted = others.get("evaluations_count", False)
-    data = Manifest("prepare_data", "", [], {}, FILES | (files or {}), FACTS | (facts or {}))
+    data = Manifest("prepare_data", "", {}, {}, FILES | (files or {}), FACTS | (facts or {}))
     execution = others.pop("execution", HERE)
     plan = Plan.of(settings, lengths(320))
     return trajectory_of(
-        [*strings("model", Model.model_validate({"use": "transformers.BertModel"} | (model or {}))), *strings("train", settings)],
+        {"model": Model.model_validate({"use": "transformers.BertModel"} | (model or {})).as_json, "train": settings.as_json},
         code or CODE, others.pop("inputs", {}), data, execution,
         lambda step: plan.content(step, counted), **others,
     )  # fmt: skip
@@ -78,7 +77,7 @@ EDITS: list[tuple[dict[str, Any], int]] = [
     ({"train": {"metrics": {"mcc": {"use": "matthews_correlation"}}}}, NEVER),
     ({"train": {"strategy": "ddp"}}, NEVER),
     ({"train": {"accumulate": 2}}, NEVER),
-    ({"train": {"callbacks": OBSERVER}, "observers": {0}, "exempt": {"watch.py"}, "code": [*CODE, "code.watch.py=1"]}, NEVER),
+    ({"train": {"callbacks": OBSERVER}, "observers": {0}, "exempt": {"watch.py"}, "code": CODE | {"watch.py": "1"}}, NEVER),
     ({"train": {"callbacks": OBSERVER}}, 1),
     ({"train": {"learning_rate": 1e-3}}, 1),
     ({"train": {"batch_size": 16}}, 1),
@@ -99,10 +98,10 @@ EDITS: list[tuple[dict[str, Any], int]] = [
     ({"files": {"test.arrow": "2", "report.json": "2"}}, NEVER),
     ({"facts": {"splits": {"train": {"examples": 320}, "dev": {"examples": 5}, "test": {"examples": 5}}}}, NEVER),
     ({"facts": {"label_names": ["a", "b", "c"]}}, 1),
-    ({"code": ["code.snaketrain.training.step=2", *CODE[1:]]}, 1),
-    ({"code": [*CODE[:3], "code.mine.py=2"]}, 1),
-    ({"code": [*CODE, "code.a_new_module=1"]}, 1),
-    ({"code": [CODE[0], "code.snaketrain.tasks.metrics=2", "code.snaketrain.training.early_stopping=2", CODE[3]]}, NEVER),
+    ({"code": CODE | {"snaketrain.training.step": "2"}}, 1),
+    ({"code": CODE | {"mine.py": "2"}}, 1),
+    ({"code": CODE | {"a_new_module": "1"}}, 1),
+    ({"code": CODE | {"snaketrain.tasks.metrics": "2", "snaketrain.training.early_stopping": "2"}}, NEVER),
 ]
 
 
@@ -167,7 +166,7 @@ def test_metrics_are_valid_for_the_same_development_data_and_measures():
     for other in (
         made(files={"dev.arrow": "2"}),
         made({"metrics": {"mcc": {"use": "matthews_correlation"}}}),
-        made(code=[*CODE[:1], "code.snaketrain.tasks.metrics=2"]),
+        made(code=CODE | {"snaketrain.tasks.metrics": "2"}),
     ):
         assert other.measures != first.measures and other.at(5) == (
             first.at(5) if len(other.base) and parts(first, other) == NEVER else other.at(5)
@@ -214,8 +213,8 @@ def test_a_file_of_an_observer_counts_where_another_one_imports_it(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "watch.py").write_text("SCALE = 2\n")
     (tmp_path / "mine.py").write_text("import math\n")
-    settings = strings("train", Train.model_validate({"task": "mine.py:Mine", "callbacks": OBSERVER}))
-    job = Job(tmp_path / "manifest.json", JobSettings("train_model", settings, ["code.mine.py=1", "code.watch.py=1"]))
+    settings = {"train": Train.model_validate({"task": "mine.py:Mine", "callbacks": OBSERVER}).as_json}
+    job = Job(tmp_path / "manifest.json", JobSettings("train_model", settings, {"mine.py": "1", "watch.py": "1"}))
     assert observing_files(job, {0}) == {"watch.py"} and observing_files(job, set()) == set()
     code_digest._cached_read.cache_clear()
     code_digest._is_beside.cache_clear()

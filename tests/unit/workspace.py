@@ -3,12 +3,14 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.metrics import f1_score
 
 from snaketrain.evaluation.results import write_results
 from snaketrain.runtime.manifests import Manifest, digest, digests, log_digests, read_manifest, write_checked, write_json, write_manifest
+from snaketrain.runtime.strict_json import JsonObject
 
 START = 1_700_000_000.0
 LABELS = ["negative", "positive"]
@@ -38,7 +40,7 @@ def make_workspace(folder: Path, runs: dict[str, dict] | None = None) -> Path:
     results = Path(folder) / "results"
     prepared = results / "data/phrases-1234"
     write_json(prepared / "report.json", {"examples": 80, "odd": {"empty": 1}})
-    _manifest(prepared / "manifest.json", "prepare_data", ['data.name="phrases"'], {}, FACTS)
+    _manifest(prepared / "manifest.json", "prepare_data", {"data": {"name": "phrases"}}, {}, FACTS)
     for number, (name, changes) in enumerate(
         (runs or {"first": {"skill": 0.9}, "second": {"skill": 0.7, "train.learning_rate": 1e-3}}).items()
     ):
@@ -46,17 +48,29 @@ def make_workspace(folder: Path, runs: dict[str, dict] | None = None) -> Path:
     return results
 
 
+def sections(settings: dict[str, Any]) -> JsonObject:
+    """As the configuration has them, from their full names."""
+    found: JsonObject = {}
+    for name, value in settings.items():
+        *parents, last = name.split(".")
+        section = found
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = value
+    return found
+
+
 def make_run(folder: Path, name: str, changes: dict, data: Path, number: int) -> None:
     skill, ends, labelled = changes.pop("skill", 0.8), changes.pop("ends", "FINISHED"), changes.pop("labelled", True)
     metric, mode = ("mae", "min") if (kind := changes.pop("kind", "class")) == "number" else ("accuracy", "max")
-    settings = [f"{key}={json.dumps(value)}" for key, value in (SETTINGS | changes).items() if value != "missing"]
+    settings = sections({name: value for name, value in (SETTINGS | changes).items() if value != "missing"})
     prepared = read_manifest(data)
     run = {
         "run": name,
         "identity": digest("train_model", settings, {"data": prepared.content}),
         "started": START,
         "settings": settings,
-        "ways": ["code.train_model=0123", "code.own/task.py=4567"],
+        "code": {"train_model": "0123", "own/task.py": "4567"},
         "data": {"path": str(data), "content": prepared.content, "name": "phrases" if kind == "class" else "scores", "examples": 80},
         "git": {"commit": "0123456789abcdef", "dirty": False},
         "environment": {"python": "3.11", "torch": "2.13", "host": "laptop", "processes": 1},
@@ -84,7 +98,11 @@ def make_run(folder: Path, name: str, changes: dict, data: Path, number: int) ->
         found = numbers(skill, number) if kind == "number" else predictions(skill, number, labelled or split == "dev")
         write_results(folder / "evaluation", name, split, **found)
     _manifest(
-        folder / "evaluation/manifest.json", "evaluate_model", ["evaluate.bins=10"], {"selection": selection.content}, {"skill": skill}
+        folder / "evaluation/manifest.json",
+        "evaluate_model",
+        {"evaluate": {"bins": 10}},
+        {"selection": selection.content},
+        {"skill": skill},
     )
 
 
@@ -145,7 +163,7 @@ def journal(skill: float, ends: str, number: int) -> list[dict]:
     return events
 
 
-def _manifest(path: Path, stage: str, settings: list[str], inputs: dict[str, str], facts: dict) -> Manifest:
+def _manifest(path: Path, stage: str, settings: JsonObject, inputs: dict[str, str], facts: dict) -> Manifest:
     names = [
         each.name for each in path.parent.glob("*") if each.is_file() and not each.name.startswith((".", "manifest", "journal", "run"))
     ]

@@ -17,7 +17,6 @@ from pipeline.test_text_classification import finished, results_of  # noqa: F401
 from pipeline.workspace import REPOSITORY, snakemake
 from pyarrow import parquet
 
-from snaketrain.config.runs import strings
 from snaketrain.config.schema import Source
 from snaketrain.tracking.mlflow_store import Store
 
@@ -117,7 +116,7 @@ def test_answers_are_those_of_one_process(tmp_path):
     task = {"use": "seq2seq", "arguments": {"generate": {"max_new_tokens": 5}}}
     train(data, tmp_path / "training", 2, model=model, task=task, strategy=strategy, batch_size=12, epochs=2, evaluations_per_epoch=1)
     run(tmp_path, "select_checkpoint", "selection", ["--training", "training/manifest.json", "--data", str(data)], ['select.metric="loss"'])
-    run(tmp_path, "fetch_input", "new", [], strings("source", Source(path="rows.jsonl")))
+    run(tmp_path, "fetch_input", "new", [], {"source": Source(path="rows.jsonl").as_json})
     new = generated(tmp_path, 2)
     assert new == generated(tmp_path, 1) and len(new) == 60 and len(set(new)) > 5
 

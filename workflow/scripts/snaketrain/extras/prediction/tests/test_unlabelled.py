@@ -8,7 +8,6 @@ import pytest
 from unit.test_chats import CHAT, MARKED, PLAIN, SETTINGS, prepared  # noqa: F401
 from unit.test_many_classes import MANY, facts_of
 
-from snaketrain.config.runs import from_strings, strings
 from snaketrain.config.schema import Data, Model, Train
 from snaketrain.data.cells import BadData
 from snaketrain.data.loading.examples import TextExamples
@@ -19,9 +18,8 @@ from snaketrain.extras.prediction import predictor as predicting
 from snaketrain.extras.prediction.predict import default_output, local_source
 from snaketrain.extras.prediction.predictor import Predictor, write_predictions
 from snaketrain.extras.prediction.rows import prepare_unlabelled
-from snaketrain.extras.prediction.settings import ReadInputs, inputs_of
+from snaketrain.extras.prediction.settings import ReadInputs
 from snaketrain.orchestration.pipeline import Pipeline
-from snaketrain.runtime.stages import JobSettings
 from snaketrain.strategies.ddp import Single
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.predicting_tokens import split_answer
@@ -124,7 +122,7 @@ def test_addresses_are_left_to_the_workflow():
 
 
 def test_a_task_of_another_kind_generates_no_text(tmp_path):
-    given = [*strings("data", settings(target="summary", label=None)), *strings("model", Model()), *strings("train", Train())]
+    given = {"data": settings(target="summary", label=None).as_json, "model": Model().as_json, "train": Train().as_json}
     state = TrainState(Task(), Single("cpu", "fp32"), {})
     predictor = Predictor(TrainedModel("small", given, {}, "fp32"), tmp_path, state, 8)
     with pytest.raises(SystemExit, match="its task text_classification is not derived from Seq2seq or CausalLm, so it generates no text"):
@@ -142,7 +140,7 @@ def test_a_task_of_another_kind_generates_no_text(tmp_path):
     ids=["as its training", "limited by examples", "given", "of an earlier version"],
 )
 def test_predictions_are_computed_in_batches_that_fitted_in_the_training(tmp_path, monkeypatch, at_once, given, limits):
-    settings_given = [*strings("data", settings()), *strings("model", Model()), *strings("train", Train(batch_tokens=6000))]
+    settings_given = {"data": settings().as_json, "model": Model().as_json, "train": Train(batch_tokens=6000).as_json}
     asked = []
 
     def predict(state, examples, *options):
@@ -163,9 +161,7 @@ def test_inputs_generate_as_the_evaluation_does_unless_they_say_otherwise():
     data = {"train": {"path": "x"}, "tokenizer": {"path": "x"}, "target": "summary", "label": None}
     config = {"data": data, "train": {"task": "seq2seq"}, "evaluate": {"generate": {"num_beams": 4}}, "select": {"metric": "loss"}}
     config |= {"predict": {"new": {"path": "a.csv"}, "old": {"path": "b.csv", "generate": {"num_beams": 2}}}}
-    given = from_strings(
-        JobSettings.of("predict_inputs", Pipeline(config, reads_files=False).strings("predict_inputs", "default")).settings
-    )["predict"]
+    given = Pipeline(config, reads_files=False).stages["predict_inputs"].settings("default")["predict"]
     assert {name: inputs["generate"]["num_beams"] for name, inputs in given.items()} == {"new": 4, "old": 2}
 
 
@@ -181,9 +177,8 @@ def test_predictions_make_no_other_result_stale():
     assert [name.partition("-")[0] for name in names] == ["new.csv", "old.csv"]
     changed = Pipeline({"data": data, "predict": {"new": {"path": "new.csv", "id": "key"}, "old": {"path": "old.csv"}}}, reads_files=False)
     assert changed.strings("fetch_input", names[0]) == with_predictions.strings("fetch_input", names[0])
-    assert set(changed.strings("predict_inputs", "default")) - set(with_predictions.strings("predict_inputs", "default")) == {
-        *strings("predict.new", inputs_of(changed.runs["default"])["new"])
-    } - {*strings("predict.new", inputs_of(with_predictions.runs["default"])["new"])}
+    now, before = (each.stages["predict_inputs"].settings("default")["predict"] for each in (changed, with_predictions))
+    assert now["old"] == before["old"] and now["new"] == before["new"] | {"id": "key"}
 
 
 @pytest.mark.parametrize("template", [PLAIN, MARKED], ids=["plain", "marked"])

@@ -131,8 +131,8 @@ def test_a_search_without_any_run_left_says_why(tmp_path, error):
         (tmp_path / run).mkdir()
         (tmp_path / run / "dev_results.json").write_text('{"metrics": {"accuracy": NaN}, "kind": null, "examples": 2}')
         files = digests(tmp_path / run, ["dev_results.json"])
-        write_manifest(tmp_path / run / "manifest.json", Manifest("train_rung", "", [f'train.x="{run}"'], {}, files, facts))
-    given = JobSettings("decide_rung", ["search.keep=0.25", "search.keep_tied=0.5", 'select.metric="accuracy"', "select.mode=null"], [])
+        write_manifest(tmp_path / run / "manifest.json", Manifest("train_rung", "", {"train": {"x": run}}, {}, files, facts))
+    given = JobSettings("decide_rung", {"search": {"keep": 0.25, "keep_tied": 0.5}, "select": {"metric": "accuracy", "mode": None}}, {})
     contenders = [tmp_path / run / "manifest.json" for run in "ab"]
     args = Namespace(output=tmp_path / "out/manifest.json", settings=given, decision="rate/1", contenders=contenders)
     with pytest.raises(SystemExit, match=f"no run is left.*a: {error or 'its accuracy is not a finite number'}; b: "):

@@ -168,8 +168,8 @@ def test_a_trunk_has_the_options_of_its_run_and_an_experiment_of_its_own():
 def begin(pipeline: Pipeline, kind: str, name: str, trunk: str | None, finished: bool = True) -> None:
     folder = Path("results") / kind / name / "training"
     stage, run = "train_model", name if kind == "runs" else trunks_of(pipeline).known[name].run
-    strings = pipeline.strings(stage, run)
-    write_checked(folder / "run.json", {"settings": strings, "ways": [each for each in strings if each.startswith("code.")]})
+    planned = pipeline.stages[stage].planned(run)
+    write_checked(folder / "run.json", {"settings": planned.settings, "code": planned.code, "fingerprint": "1"})
     if trunk:
         write_checked(folder / "trunk.json", {"trunk": trunk})
     if finished:
@@ -257,7 +257,7 @@ def test_a_trunk_is_up_to_date_whichever_run_it_was_made_with(tmp_path, monkeypa
     monkeypatch.setattr(TrainTrunk, "reads", lambda *_: {})
     assert not repairs.needed("train_trunk", trunk) and not reports
     about = Path(manifest).with_name("run.json")
-    write_checked(about, read_checked(about) | {"ways": ["code.x=1"]})
+    write_checked(about, read_checked(about) | {"code": {"x": "1"}})
     assert Repairs(short(), reports.append, [manifest]).needed("train_trunk", trunk), "its code has changed"
     assert "was written while no workflow ran" in reports[0]
 
@@ -270,5 +270,5 @@ def test_trainings_that_began_without_a_trunk_finish_without_one(tmp_path, monke
     begin(short(), "runs", second, None)
     about = Path("results/runs", second, "training/run.json")
     assert trunks_of(short()).has_begun(second)
-    write_checked(about, read_checked(about) | {"ways": ["code.x=1"]})
+    write_checked(about, read_checked(about) | {"code": {"x": "1"}})
     assert not trunks_of(short()).has_begun(second), "its code has changed"
