@@ -3,7 +3,7 @@ import shlex
 
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.evaluation_sets import run_of, set_of
-from snaketrain.orchestration.rule_values import evaluation_options, inference_options, training_options
+from snaketrain.orchestration.rule_values import evaluation_options, inference_options, options, training_options
 from snaketrain.orchestration.rule_values import job_name, untracked, varying
 from snaketrain.orchestration.shards import shard_of
 

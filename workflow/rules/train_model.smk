@@ -1,10 +1,11 @@
 # Checkpoints, journal and logs are beside the manifest but not declared: Snakemake deletes the declared outputs of failed jobs.
+from itertools import chain
 
 
 rule train_model:
     input:
         check_results("train_model"),
-        varying(pipeline.runs, pipeline.added_input("train_model")),
+        varying(pipeline.runs, lambda run: list(chain.from_iterable(pipeline.added("train_model", run).values()))),
         data=varying(pipeline.runs, pipeline.data),
         model=varying(pipeline.runs, pipeline.weights),
         initial=varying(pipeline.runs, pipeline.initial_weights),
@@ -26,7 +27,7 @@ rule train_model:
         train_model=launched("train_model"),
         settings=settings_file("train_model"),
         options=untracked(lambda job: training_options(pipeline.runs[job])),
-        added=untracked(pipeline.added_options("train_model")),
+        added=untracked(lambda job: options(pipeline.added("train_model", job))),
     shell:
         "{params.logged} -a {log:q} {params.train_model} --output {output:q} --settings {params.settings:q} "
         "--run-name={wildcards.run:q} "

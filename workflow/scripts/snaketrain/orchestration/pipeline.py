@@ -1,4 +1,4 @@
-"""What the rules need: the runs, where their results are, and the strings that make a result stale.
+"""What the rules need: the runs, where their results are, and the settings and code that make a result stale.
 
 Every job parses the Snakefile again, so this imports nothing heavy.
 """
@@ -15,7 +15,7 @@ from snaketrain.config.secrets import variables_in
 from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
 from snaketrain.orchestration.known_stages import folder_of_job, stages_of
 from snaketrain.orchestration.names import data_name, initial, source_name
-from snaketrain.orchestration.rule_values import options, varying
+from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.shards import Shards, dataset_of
 from snaketrain.orchestration.stage import Decision, ModelStage
 from snaketrain.orchestration.strategy_declarations import evaluation_compute, saves_shards
@@ -182,13 +182,9 @@ class Pipeline:
     def initial_weights(self, name: str) -> list[str]:
         return self._fetched(initial(self.runs[run_of(name)]))
 
-    def added_input(self, stage: str) -> Callable[[str], list[str]]:
-        """What other stages add to the input of each job of a stage."""
-        return lambda job: [path for other in self.stages.values() for path in other.adds_input(stage, job)]
-
-    def added_options(self, stage: str) -> Callable[[str], str]:
-        """What they add to the command of each."""
-        return lambda job: " ".join(filter(None, (options(other.adds_options(stage, job)) for other in self.stages.values())))
+    def added(self, stage: str, job: str) -> dict[str, list[str]]:
+        """The manifests that other stages let a job read, by the options of its script."""
+        return {option: paths for other in self.stages.values() for option, paths in other.adds(stage, job).items()}
 
     def data_of_set(self, name: str) -> str:
         return self.as_input("prepare_data", self.sets.prepared[name].data)
@@ -217,12 +213,13 @@ class Pipeline:
 
     def section(self, stage: str, name: str) -> TextOfJob:
         """A part of the settings of each of a stage's jobs; `null` for those without it."""
-        settings = self.stages[stage].settings
-        return self._text(stage, name, lambda job: settings(job).get(name))
+        planned = self.stages[stage].planned
+        return self._text(stage, name, lambda job: planned(job).settings.get(name))
 
     def code(self, stage: str) -> TextOfJob:
         """The digests of the code of each of its jobs."""
-        return self._text(stage, "code", self.stages[stage].code)
+        planned = self.stages[stage].planned
+        return self._text(stage, "code", lambda job: planned(job).code)
 
     def local_files(self, stage: str) -> TextOfJob:
         """The digests of the files that each of its jobs fetches from this machine."""

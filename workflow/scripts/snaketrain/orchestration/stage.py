@@ -12,7 +12,6 @@ from snaketrain.orchestration.code_digest import LABEL_CLASSES, SCRIPTS, code_di
 from snaketrain.orchestration.evaluation_sets import run_of
 from snaketrain.orchestration.names import RESULTS, source_name
 from snaketrain.orchestration.own_files import content
-from snaketrain.orchestration.rule_values import Option
 from snaketrain.runtime.loaded_code import changed_files, with_recorded
 from snaketrain.runtime.manifests import Manifest, digest
 from snaketrain.runtime.stages import JobSettings, previous_manifest
@@ -61,14 +60,8 @@ class Stage:
     def manifest(self, job: str = "") -> str:
         return f"{RESULTS}/{self.folder.format(*job.split('/'))}/manifest.json"
 
-    # --- what it adds to the jobs of another stage, as those of extras may
-
-    def adds_input(self, stage: str, job: str) -> list[str]:
-        """Manifests that the job reads besides those that its own rule names."""
-        return []
-
-    def adds_options(self, stage: str, job: str) -> Mapping[str, Option]:
-        """Options of the job's script."""
+    def adds(self, stage: str, job: str) -> Mapping[str, list[str]]:
+        """What the job of another stage reads besides what its own rule names, as for extras: manifests, by options of its script."""
         return {}
 
     # --- what its results depend on

@@ -27,7 +27,10 @@ CHECKSUM = re.compile(r',\s*"checksum": "([0-9a-f]{16})"\s*}\s*\Z')
 
 def dumps(content: Json, **options: Any) -> str:
     """`options`: those of `json.dumps`."""
-    return json.dumps(_finite(content), allow_nan=False, **options)
+    try:
+        return json.dumps(content, allow_nan=False, **options)
+    except ValueError:  # it has a number that is not finite
+        return json.dumps(_finite(content), allow_nan=False, **options)
 
 
 def loads(text: str | bytes) -> Json:

@@ -7,7 +7,7 @@ from pathlib import Path
 from snaketrain.extras.shared_steps.trunks import Trunks
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.names import RESULTS
-from snaketrain.orchestration.rule_values import Option, options, training_options
+from snaketrain.orchestration.rule_values import options, training_options
 from snaketrain.orchestration.stages import Training
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.stages import JobSettings
@@ -62,12 +62,9 @@ class TrainTrunk(Training):
         """The trunk that another one continues."""
         return self._continued(self.trunks.parent_of(job), self.trunks.trunk_has_begun(job))
 
-    def adds_input(self, stage: str, job: str) -> list[str]:
+    def adds(self, stage: str, job: str) -> Mapping[str, list[str]]:
         """The trunk that a run continues."""
-        return self._continued(self.trunks.continued_by(job), self.trunks.has_begun(job)) if stage == "train_model" else []
-
-    def adds_options(self, stage: str, job: str) -> Mapping[str, Option]:
-        return {"trunk": self.adds_input(stage, job)}
+        return {"trunk": self._continued(self.trunks.continued_by(job), self.trunks.has_begun(job))} if stage == "train_model" else {}
 
     def _continued(self, trunk: str | None, has_begun: bool) -> list[str]:
         """A training that has begun does not repeat its steps where the trunk does."""

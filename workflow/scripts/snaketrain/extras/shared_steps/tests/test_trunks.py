@@ -42,7 +42,7 @@ def trunks_of(pipeline: Pipeline) -> Trunks:
 
 def trunk_of(pipeline: Pipeline, run: str) -> list[str]:
     """What the rule that trains a run reads besides its data and its weights."""
-    return pipeline.added_input("train_model")(run)
+    return pipeline.added("train_model", run)["trunk"]
 
 
 def drawn(draw: random.Random) -> Train:
@@ -159,7 +159,7 @@ def test_a_trunk_has_the_options_of_its_run_and_an_experiment_of_its_own():
     assert isinstance(stage, TrainTrunk)
     words = shlex.split(stage.options(trunk))
     assert "--experiment=snaketrain-trunks" in words and words[-2:] == ["--branch-steps", "2801"]
-    assert [made.added_options("train_model")(run) for run in made.runs] == [f"--trunk results/trunks/{trunk}/training/manifest.json"] * 2
+    assert [made.added("train_model", run) for run in made.runs] == [{"trunk": [f"results/trunks/{trunk}/training/manifest.json"]}] * 2
 
 
 # --- in a workspace
@@ -205,12 +205,12 @@ def test_a_mark_of_one_run_is_not_that_of_all(tmp_path, monkeypatch):
     begin(short(), "runs", first, trunk)
     made = short()
     made.ancient = Ancient
-    inputs = varying(made.runs, made.added_input("train_model"))
+    inputs = varying(made.runs, lambda run: trunk_of(made, run))
     assert [isinstance(inputs([run])[0], Ancient) for run in (first, second)] == [True, False]
     begin(short(), "runs", second, trunk)
     made = short()
     made.ancient = Ancient
-    assert varying(made.runs, made.added_input("train_model")) == trunk_of(made, first), "one value for all"
+    assert varying(made.runs, lambda run: trunk_of(made, run)) == trunk_of(made, first), "one value for all"
 
 
 def test_a_deleted_trunk_is_not_made_again(tmp_path, monkeypatch):
