@@ -1,8 +1,13 @@
 """Values of rules: plain if all jobs share them, otherwise functions that Snakemake can call."""
 
+import re
+
 from snakemake.common import get_input_function_aux_params
 from snakemake.iocontainers import Wildcards
 
+from snaketrain.config.runs import TOP_LEVEL
+from snaketrain.orchestration.code_digest import SCRIPTS
+from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.rule_values import untracked, varying
 
 SMALL = Wildcards(fromdict={"run": "small"})
@@ -30,3 +35,23 @@ def test_snakemake_does_not_compare_untracked_params():
     given = {"input": "a.txt"}
     assert get_input_function_aux_params(command, given) == given
     assert command(SMALL, **given) == "train small"
+
+
+def test_each_rule_compares_all_that_decides_its_results():
+    """Snakemake cannot notice a change of what its rule leaves out of the params."""
+    data = {"train": {"path": "train.csv"}, "test": {"path": "test.csv"}, "tokenizer": {"path": "tokenizer"}, "shards": 2}
+    config = {"data": data, "select": {"metric": "loss"}, "train": {"early_stopping": {"patience": 2}}}
+    config |= {"evaluation_sets": {"further": {"path": "further.csv"}}, "sweeps": {"rate": {"train.learning_rate": [0.1, 0.2, 0.3]}}}
+    of_extras = {"predict": {"new": {"path": "new.csv"}}, "search": {"rate": {"rungs": [0.5]}}}
+    config |= {section: value for section, value in of_extras.items() if section in TOP_LEVEL}
+    pipeline = Pipeline(config, reads_files=False)
+    rules = "\n".join(path.read_text() for path in SCRIPTS.parent.rglob("*.smk"))
+    compared: dict[str, set[str]] = {}
+    for stage, section in re.findall(r'pipeline\.section\("(\w+)", "(\w+)"\)', rules):
+        compared.setdefault(stage, set()).add(section)
+    for stage in pipeline.stages.values():
+        decide = {section for job in stage.jobs for section in stage.settings(job)}
+        assert decide <= compared.get(stage.name, set()), f"of {stage.name}"
+        assert f'pipeline.code("{stage.name}")' in rules
+        assert not any(map(stage.sources, stage.jobs)) or f'pipeline.local_files("{stage.name}")' in rules
+    assert len([stage for stage in pipeline.stages.values() if list(stage.jobs)]) > 10, "most stages have jobs"
