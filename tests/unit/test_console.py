@@ -106,6 +106,13 @@ def test_a_reason_names_the_settings_that_changed(before, now, names):
     assert short_reason(str(ParamsChange({before}, {now})).join(["Params have changed since last execution: ", ""])) == f"({names})"
 
 
+def test_a_log_that_is_removed_while_its_job_begins_is_no_error(console, stream, monkeypatch):
+    """Snakemake removes the log of an earlier start in another thread, maybe between two looks at it."""
+    monkeypatch.setattr(Path, "is_file", lambda path: True)
+    begin(console)
+    assert lines(stream) == ["train_model        wide  logs/train_model/wide.log"] and 1 in console.running
+
+
 def test_a_submitted_job_has_its_number_and_the_log_of_slurm(console, stream, tmp_path):
     begin(console, 4)
     lines(stream)

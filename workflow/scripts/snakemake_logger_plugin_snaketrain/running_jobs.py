@@ -1,5 +1,6 @@
 """What running jobs write: how far a training is, from its journal; warnings, from its log."""
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ class RunningJob:
 
     @property
     def last_written(self) -> float:
-        return self.log.stat().st_mtime if self.log.is_file() else 0.0
+        return found.st_mtime if (found := _stat(self.log)) else 0.0
 
     @property
     def has_written(self) -> bool:
@@ -108,8 +109,16 @@ class RunningJob:
 
 
 def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
+    return found.st_size if (found := _stat(path)) else 0
 
 
 def _inode(path: Path) -> int:
-    return path.stat().st_ino if path.is_file() else 0
+    return found.st_ino if (found := _stat(path)) else 0
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """None where it is missing: Snakemake removes the log of an earlier start at any moment."""
+    try:
+        return path.stat()
+    except OSError:
+        return None
