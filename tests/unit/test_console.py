@@ -84,10 +84,10 @@ def test_a_job_has_a_line_when_it_begins_and_one_when_it_ends(console, stream):
 def test_the_lines_of_a_job(console, stream):
     report(console, "run_info", stats=STATS)
     before, now = (f"""'code: {{"own.py": "{seed}f", "a.b": "1"}}','train: {{"seed": {seed}, "text": "it\\'s; B"}}'""" for seed in (0, 1))
-    begin(console, reason=f"Params have changed since last execution: before: {before} now: {now} ; Input files updated")
+    begin(console, reason=f"Params have changed since last execution: before: {before} now: {now} ; Updated input files: a")
     report(console, "job_finished", job_id=1)
     assert lines(stream)[1:] == [
-        "train_model        wide  logs/train_model/wide.log  (train.seed, code changed)",
+        "train_model        wide  logs/train_model/wide.log  (its input changed; code, train.seed changed)",
         "train_model        wide  done in 0:00  (1 of 3 jobs)",
     ]
 
@@ -98,7 +98,7 @@ def test_the_lines_of_a_job(console, stream):
         ({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}}, "train.b.c changed"),
         ({"a": "x'y\\"}, {"a": "x'y\\ now: z"}, "train.a changed"),
         ({}, {"a": None, "b": 0}, "train, train.b changed"),
-        (None, {"a": {"x.y": 1}}, "train, train.a changed"),
+        (None, {"a": {"x.y": 1}}, "train.a changed"),
     ],
 )
 def test_a_reason_names_the_settings_that_changed(before, now, names):
@@ -108,7 +108,7 @@ def test_a_reason_names_the_settings_that_changed(before, now, names):
 
 def test_a_log_that_is_removed_while_its_job_begins_is_no_error(console, stream, monkeypatch):
     """Snakemake removes the log of an earlier start in another thread, maybe between two looks at it."""
-    monkeypatch.setattr(Path, "is_file", lambda path: True)
+    monkeypatch.setattr(Path, "is_file", lambda path: path.suffix == ".log")
     begin(console)
     assert lines(stream) == ["train_model        wide  logs/train_model/wide.log"] and 1 in console.running
 

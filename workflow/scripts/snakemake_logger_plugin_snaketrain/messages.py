@@ -31,8 +31,9 @@ FRAME = re.compile(r"^ +File \".*\", line \d+, in ")
 WRAPPED = re.compile(r"^Error:\n  \w+: (.*?)(?=^Wildcards:$|\Z)", re.M | re.S)  # an exception in a function of a rule
 NO_RULE = re.compile(r"^No rule to produce (.*) \(if you use input functions", re.M)
 SUBMITTED = re.compile(r"Job (\S+) has been submitted with SLURM jobid (\S+) \(log: (.*)\)\.$")
-PARAMS = re.compile(r"before: (.*) now: (.*?)(?:; [A-Z]|$)")
-TEXT = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # as Python writes it
+PARAMS_CHANGED = "Params have changed since last execution"
+# what Snakemake shows of params: texts as Python writes them, those of now after those before; then other reasons
+PARAMS = re.compile(r"""(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<now> now: )|(?P<end>; [A-Z])""")
 REASONS = {
     "Forced execution": "as requested",
     "Incomplete output files": "was interrupted",
@@ -61,7 +62,7 @@ def number_of_jobs(stats: Mapping[str, int]) -> int:
 def short_reason(reason: str) -> str:
     """Why a job runs again; nothing if it runs for the first time, or follows another one."""
     found = [short for words, short in REASONS.items() if words in reason]
-    if "Params have changed" in reason:
+    if PARAMS_CHANGED in reason:
         names = dict.fromkeys("code" if name.startswith("code.") else name for name in changed_settings(reason))
         found.append(f"{', '.join(names) or 'a setting'} changed")
     return f"({'; '.join(found)})" if found else ""
@@ -69,9 +70,16 @@ def short_reason(reason: str) -> str:
 
 def changed_settings(reason: str) -> dict[str, tuple[object, object]]:
     """Before and now, by the names of the settings and pieces of code that changed; None where there was or is none."""
-    if not (found := PARAMS.search(reason)):
-        return {}
-    before, now = ({name: value for text in TEXT.findall(side) for name, value in _settings_in(text)} for side in found.groups())
+    before: dict[str, object] = {}
+    now: dict[str, object] = {}
+    side = before
+    for token in PARAMS.finditer(reason, max(0, reason.find(PARAMS_CHANGED))):
+        if token["text"]:
+            side.update(_settings_in(token["text"]))
+        elif token["now"]:
+            side = now
+        else:
+            break
     names = [name for name in sorted({**before, **now}) if before.get(name) != now.get(name)]
     return {name: (before.get(name), now.get(name)) for name in names}
 

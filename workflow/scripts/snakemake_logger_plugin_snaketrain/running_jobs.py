@@ -4,6 +4,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,8 +38,9 @@ class RunningJob:
         self.journal = self.folder / "journal.jsonl"
         self._journal_read, self._log_read = _size(self.journal), _size(self.log)
         self._journal_file = _inode(self.journal)
-        if self.trains and (attempt := last_attempt(self.journal)):
-            self.progress.add(attempt)  # of a job that an earlier workflow has submitted
+        with suppress(OSError):  # the journal may be moved aside at this moment
+            if self.trains and (attempt := last_attempt(self.journal)):
+                self.progress.add(attempt)  # of a job that an earlier workflow has submitted
 
     @property
     def title(self) -> str:
