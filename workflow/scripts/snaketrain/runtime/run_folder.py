@@ -96,7 +96,7 @@ def prepare_run_folder(job: Job, inputs: dict[str, str], resume_changed: bool, c
     changed = what_changed(before, job, inputs) + ([] if made else changed_own_code(job))
     upgraded = differing(versions_of(made)) if same_versions and finished and made else {}
     if finished and not changed:
-        changed = [*executed_otherwise(before, job), *upgraded]
+        changed = [*execution_changes(before, job), *upgraded]
     names = shortened(changed, most=6)
     resumes = resume_changed and not finished and step > 0 and all(each.startswith(RESUMABLE) for each in changed)
     if clean and mixed:
@@ -132,7 +132,7 @@ def what_changed(before: JsonObject, job: Job, inputs: dict[str, str]) -> list[s
     return [*code, *read, *differing_names(there, here)] or ["the version of snaketrain"]
 
 
-def executed_otherwise(before: JsonObject, job: Job) -> list[str]:
+def execution_changes(before: JsonObject, job: Job) -> list[str]:
     """The names of code and settings that say how a training is computed, and are not those of the one in a folder."""
     there, here = (
         by_name({"train": {name: settings["train"].get(name) for name in EXECUTION_ONLY}})
