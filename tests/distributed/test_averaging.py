@@ -22,14 +22,14 @@ AVERAGED = {"callbacks": [EMA], "epochs": 4, "evaluations_per_epoch": 1, "learni
 def select(data: Path, folder: Path, average: int) -> dict:
     """The selection, whose dev metrics an evaluation has measured again."""
     given = ["--training", folder / "training/manifest.json", "--data", data]
-    chosen = ['select.metric="loss"', f"select.average={average}"]
+    chosen = {"select": {"metric": "loss", "average": average}}
     stage(folder, "select_checkpoint", "selection", given, chosen)
     options = [*given, "--selection", folder / "selection/manifest.json", "--run-name", "test", "--device", "cpu"]
     stage(folder, "evaluate_model", "evaluation", options, {"evaluate": {"batch_size": 7}})
     return json.loads((folder / "selection/selection.json").read_text())
 
 
-def stage(folder: Path, name: str, output: str, given: list[object], settings: list[str]) -> None:
+def stage(folder: Path, name: str, output: str, given: list[object], settings: dict) -> None:
     words = ["--output", folder / output / "manifest.json", *given, *settings_words(folder, name, settings)]
     run_stage(name, words, folder / "log")
 

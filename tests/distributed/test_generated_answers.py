@@ -47,7 +47,7 @@ def prepare(folder: Path, columns: dict) -> Path:
 
 def generated(folder: Path, data: Path, processes: int) -> list[str]:
     options = ["--training", "training/manifest.json", "--data", str(data), "--selection", "selection/manifest.json"]
-    settings = ["evaluate.batch_size=4", 'evaluate.generate={"max_new_tokens": 6}']
+    settings = {"evaluate": {"batch_size": 4, "generate": {"max_new_tokens": 6}}}
     run(folder, "evaluate_model", f"evaluation-{processes}", [*options, "--run-name", "test", "--device", "cpu"], settings, processes)
     with open(folder / f"evaluation-{processes}/dev_predictions.csv", newline="") as file:
         return [row["generated"] for row in csv.DictReader(file)]

@@ -53,7 +53,7 @@ def pretrained(data, tmp_path_factory) -> Path:
     return folder / "model/manifest.json"
 
 
-def run(folder: Path, stage: str, output: str, arguments: list[str], settings: list[str], processes: int = 1) -> None:
+def run(folder: Path, stage: str, output: str, arguments: list[str], settings: dict, processes: int = 1) -> None:
     with contextlib.chdir(folder):
         run_stage(
             stage, ["--output", f"{output}/manifest.json", *arguments, *settings_words(folder, stage, settings)], folder / "log", processes

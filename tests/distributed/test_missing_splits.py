@@ -26,7 +26,7 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def run(folder: Path, stage: str, output: str, arguments: list[str], settings: list[str], processes: int = 1) -> str:
+def run(folder: Path, stage: str, output: str, arguments: list[str], settings: dict, processes: int = 1) -> str:
     with contextlib.chdir(folder):
         words = ["--output", f"results/{output}/manifest.json", *arguments, *settings_words(folder, stage, settings)]
         return run_stage(stage, words, folder / "log", processes)

@@ -148,6 +148,6 @@ def check_selection(data: Path, pretrained: Path, folder: Path) -> None:
         assert torch.allclose(merged(tokens).logits, adapted(tokens).logits, atol=1e-5)
 
 
-def stage(folder: Path, name: str, output: str, given: list[object], settings: list[str]) -> None:
+def stage(folder: Path, name: str, output: str, given: list[object], settings: dict) -> None:
     words = ["--output", folder / output / "manifest.json", *given, *settings_words(folder, name, settings)]
     run_stage(name, words, folder / "log")

@@ -18,7 +18,7 @@ from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 from snakemake_logger_plugin_snaketrain import LogHandler, console_of, running_jobs
 from snakemake_logger_plugin_snaketrain.console import Console
 from snakemake_logger_plugin_snaketrain.display import Display
-from snakemake_logger_plugin_snaketrain.messages import FAILED, plain_error, short_reason
+from snakemake_logger_plugin_snaketrain.messages import FAILED, plain_error, short_reason, with_changes
 
 STATS = {"prepare_data": 1, "train_model": 2, "all": 1, "total": 4}
 TRACEBACK = 'Traceback (most recent call last):\n  File "own.py", line 1, in step\n    x\nValueError: no such wheel'
@@ -103,7 +103,12 @@ def test_the_lines_of_a_job(console, stream):
 )
 def test_a_reason_names_the_settings_that_changed(before, now, names):
     before, now = (repr(f"train: {json.dumps(value)}") for value in (before, now))
-    assert short_reason(str(ParamsChange({before}, {now})).join(["Params have changed since last execution: ", ""])) == f"({names})"
+    reason = f"Params have changed since last execution: {ParamsChange({before}, {now})}"
+    assert short_reason(reason) == f"({names})"
+    shown = with_changes(f"rule x:\n    reason: Code has changed; {reason}; Updated input files: a\n    threads: 1").splitlines()
+    assert shown[1] == "    reason: Code has changed; Params have changed since last execution; Updated input files: a"
+    assert [line.partition(":")[0].strip() for line in shown[2:-1]] == names.removesuffix(" changed").split(", ")
+    assert all(" -> " in line for line in shown[2:-1]) and shown[-1] == "    threads: 1"
 
 
 def test_a_log_that_is_removed_while_its_job_begins_is_no_error(console, stream, monkeypatch):

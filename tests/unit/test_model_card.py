@@ -37,7 +37,7 @@ def run(tmp_path) -> Path:
     return folder
 
 
-def write(folder: Path, stage: str, settings: list[str], inputs: dict[str, str], facts: dict, files: dict | None = None) -> None:
+def write(folder: Path, stage: str, settings: dict, inputs: dict[str, str], facts: dict, files: dict | None = None) -> None:
     write_manifest(folder / "manifest.json", Manifest(stage, "1", settings, inputs, files or {}, facts))
 
 

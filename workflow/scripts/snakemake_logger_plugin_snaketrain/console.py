@@ -28,6 +28,7 @@ from snakemake_logger_plugin_snaketrain.messages import (
     number_of_jobs,
     plain_error,
     short_reason,
+    with_changes,
 )
 from snakemake_logger_plugin_snaketrain.running_jobs import RunningJob
 from snaketrain.orchestration.job_errors import last_error, last_traceback
@@ -106,7 +107,7 @@ class Console(LogHandlerBase):
             elif submitted := SUBMITTED.match(str(record.msg)):
                 self._submitted(*submitted.groups())
             elif event or not is_chatter(str(record.msg or "")):
-                self.print(self.format(record), record.levelno)
+                self.print(with_changes(self.format(record)), record.levelno)
         except Exception:  # a mistake here must not end the workflow
             self.handleError(record)
 

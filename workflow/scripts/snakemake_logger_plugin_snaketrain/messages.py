@@ -34,6 +34,7 @@ SUBMITTED = re.compile(r"Job (\S+) has been submitted with SLURM jobid (\S+) \(l
 PARAMS_CHANGED = "Params have changed since last execution"
 # what Snakemake shows of params: texts as Python writes them, those of now after those before; then other reasons
 PARAMS = re.compile(r"""(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<now> now: )|(?P<end>; [A-Z])""")
+REASON = re.compile(rf"^    reason: .*{PARAMS_CHANGED}.*$", re.M)
 REASONS = {
     "Forced execution": "as requested",
     "Incomplete output files": "was interrupted",
@@ -68,20 +69,41 @@ def short_reason(reason: str) -> str:
     return f"({'; '.join(found)})" if found else ""
 
 
+def with_changes(job: str) -> str:
+    """Snakemake's text of a job in a dry run, in which its reason names what changed, instead of all settings of the section."""
+    return REASON.sub(lambda line: _with_changes(line[0]), job)
+
+
+def _with_changes(reason: str) -> str:
+    changed, end = _params_changed(reason)
+    lines = [f"\n        {name}: {as_text(before)} -> {as_text(now)}" for name, (before, now) in changed.items()]
+    return "".join([reason[: reason.find(PARAMS_CHANGED)], PARAMS_CHANGED, reason[end:], *lines]) if lines else reason
+
+
+def as_text(value: object) -> str:
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
+
+
 def changed_settings(reason: str) -> dict[str, tuple[object, object]]:
     """Before and now, by the names of the settings and pieces of code that changed; None where there was or is none."""
+    return _params_changed(reason)[0]
+
+
+def _params_changed(reason: str) -> tuple[dict[str, tuple[object, object]], int]:
+    """Also where in the text they end."""
     before: dict[str, object] = {}
     now: dict[str, object] = {}
-    side = before
+    side, end = before, len(reason)
     for token in PARAMS.finditer(reason, max(0, reason.find(PARAMS_CHANGED))):
         if token["text"]:
             side.update(_settings_in(token["text"]))
         elif token["now"]:
             side = now
         else:
+            end = token.start()
             break
     names = [name for name in sorted({**before, **now}) if before.get(name) != now.get(name)]
-    return {name: (before.get(name), now.get(name)) for name in names}
+    return {name: (before.get(name), now.get(name)) for name in names}, end
 
 
 def _settings_in(text: str) -> Iterator[tuple[str, object]]:

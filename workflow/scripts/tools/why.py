@@ -4,20 +4,20 @@ It asks `snakemake --dry-run`, and shows which settings changed, from which valu
 """
 
 import argparse
-import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snakemake_logger_plugin_snaketrain.messages import REASONS, changed_settings
+from snakemake_logger_plugin_snaketrain.messages import REASONS
 from tools.run import snakemake
 
 JOB = re.compile(r"^(?:local)?(?:rule|checkpoint) (\w+):\n((?:    .*\n)+)", re.M)
+CHANGE = re.compile(r"^        (\S+: .* -> .*)$", re.M)
 FIELD = re.compile(r"^    (reason|wildcards): (.*)$", re.M)
 FOLLOWS = "Input files updated by another job"
 FIRST = "Missing output files"
@@ -28,6 +28,7 @@ class Job:
     rule: str
     name: str  # the values of its wildcards
     reason: str  # in Snakemake's words
+    changes: tuple[str, ...]  # of settings and code, as our console shows them
 
 
 def main() -> int:
@@ -45,7 +46,7 @@ def main() -> int:
     jobs = [job for job in jobs_in(done.stdout) if job.rule != "all" and (not args.runs or set(job.name.split(", ")) & set(args.runs))]
     columns = [max((len(getattr(job, column)) for job in jobs), default=0) for column in ("rule", "name")]
     for job in jobs:
-        first, *others = list(why(job.reason)) or [job.reason]
+        first, *others = list(why(job.reason, job.changes)) or [job.reason]
         print(f"{job.rule.ljust(columns[0])}  {job.name.ljust(columns[1])}  {first}")
         for line in others:
             print(f"{' ' * (sum(columns) + 4)}{line}")
@@ -58,22 +59,17 @@ def jobs_in(text: str) -> Iterator[Job]:
     for rule, body in JOB.findall(text):
         fields = dict(FIELD.findall(body))
         names = [part.partition("=")[2] for part in fields.get("wildcards", "").split(", ") if part]
-        yield Job(rule, ", ".join(names), fields.get("reason", ""))
+        yield Job(rule, ", ".join(names), fields.get("reason", ""), tuple(CHANGE.findall(body)))
 
 
-def why(reason: str) -> Iterator[str]:
+def why(reason: str, changes: Sequence[str] = ()) -> Iterator[str]:
     """Snakemake's reason, one cause a line. A job that only follows another one has no cause of its own."""
-    changed = changed_settings(reason)
-    yield from (f"{name}: {as_text(before)} -> {as_text(now)}" for name, (before, now) in changed.items())
+    yield from changes
     yield from (short for words, short in REASONS.items() if words in reason)
     if FIRST in reason:
         yield "its result is not there"
-    elif FOLLOWS in reason and not changed:
+    elif FOLLOWS in reason and not changes:
         yield "what it reads is made again"
-
-
-def as_text(value: object) -> str:
-    return "none" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def test_new_files_are_predicted_by_hand_as_by_transformers(finished, tmp_path, 
 
 def generated(folder: Path, processes: int) -> list[str]:
     options = [*SELECTION, "--inputs", "new/manifest.json", "--device", "cpu", "--batch-size", "4"]
-    run(folder, "predict_inputs", f"predictions-{processes}", options, ['predict.new.path="rows.jsonl"'], processes)
+    run(folder, "predict_inputs", f"predictions-{processes}", options, {"predict": {"new": {"path": "rows.jsonl"}}}, processes)
     return [row["generated"] for row in rows_of(folder / f"predictions-{processes}/new.csv")]
 
 
@@ -115,7 +115,13 @@ def test_answers_are_those_of_one_process(tmp_path):
     data = prepare(tmp_path, columns)
     task = {"use": "seq2seq", "arguments": {"generate": {"max_new_tokens": 5}}}
     train(data, tmp_path / "training", 2, model=model, task=task, strategy=strategy, batch_size=12, epochs=2, evaluations_per_epoch=1)
-    run(tmp_path, "select_checkpoint", "selection", ["--training", "training/manifest.json", "--data", str(data)], ['select.metric="loss"'])
+    run(
+        tmp_path,
+        "select_checkpoint",
+        "selection",
+        ["--training", "training/manifest.json", "--data", str(data)],
+        {"select": {"metric": "loss"}},
+    )
     run(tmp_path, "fetch_input", "new", [], {"source": Source(path="rows.jsonl").as_json})
     new = generated(tmp_path, 2)
     assert new == generated(tmp_path, 1) and len(new) == 60 and len(set(new)) > 5

@@ -53,11 +53,11 @@ def test_a_copy_without_its_password_is_not_put_in_the_place_of_a_changed_file(t
 
 
 def test_a_setting_that_mlflow_does_not_have_must_be_given():
-    settings = ["train.seed=0", 'train.task.arguments.password="***"']
+    settings = {"train": {"seed": 0, "task": {"arguments": {"password": "***"}}}}
     with pytest.raises(SystemExit, match="--settings"):
         written_out(settings, [])
     given = 'train.task.arguments.password="geheim"'
-    assert written_out(settings, [given]) == [settings[0], given]
+    assert written_out(settings, [given]) == {"train": {"seed": 0, "task": {"arguments": {"password": "geheim"}}}}
 
 
 def test_uncommitted_changes_can_be_applied_whatever_the_configuration_of_git(tmp_path, monkeypatch):

@@ -56,7 +56,7 @@ def test_batches_of_runs_are_proposed_trained_and_reported_to_the_study(sampled)
     assert [trial.run for trial in found] == ["tuned-000", "tuned-001", "tuned-002"]
     for trial in found:
         run = json.loads((sampled / f"results/runs/{trial.run}/training/run.json").read_text())
-        assert f"train.learning_rate={json.dumps(trial.settings['train.learning_rate'])}" in run["settings"]
+        assert run["settings"]["train"]["learning_rate"] == trial.settings["train.learning_rate"]
         selection = json.loads((sampled / f"results/runs/{trial.run}/selection/selection.json").read_text())
         assert trial.value == selection["winner"]["value"]
     best = min(found, key=lambda trial: trial.value)

@@ -112,15 +112,15 @@ def test_shares_are_of_decimal_fractions():
 
 
 def test_the_rungs_of_the_seeds_of_some_settings_are_recognised(tmp_path):
-    def candidate(name: str, *settings: str) -> str:
+    def candidate(name: str, **settings: float) -> str:
         (tmp_path / name).mkdir()
         (tmp_path / name / "dev_results.json").write_text('{"metrics": {"accuracy": 0.5}, "kind": null, "examples": 2}')
         facts = {"run": name, "step": 20, "rung_step": 20, "metrics": {"accuracy": "max"}}
-        write_manifest(tmp_path / name / "manifest.json", Manifest("train_rung", "", list(settings), {"data": "1"}, {}, facts))
+        write_manifest(tmp_path / name / "manifest.json", Manifest("train_rung", "", {"train": settings}, {"data": "1"}, {}, facts))
         return decide_rung.at_rung(name, read_manifest(tmp_path / name / "manifest.json"), "accuracy").candidate
 
-    first = candidate("a", "train.learning_rate=0.1", "train.seed=0")
-    assert candidate("b", "train.learning_rate=0.1", "train.seed=1") == first != candidate("c", "train.learning_rate=0.2", "train.seed=0")
+    first = candidate("a", learning_rate=0.1, seed=0)
+    assert candidate("b", learning_rate=0.1, seed=1) == first != candidate("c", learning_rate=0.2, seed=0)
 
 
 @pytest.mark.parametrize("error", ["too many steps are not finite", ""])
