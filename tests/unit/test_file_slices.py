@@ -95,7 +95,7 @@ def test_a_file_has_at_most_a_hundred_slices_which_are_dealt_among_the_shards(tm
     (tmp_path / "train/large.txt").write_text("a film\n" * 2000)
     (tmp_path / "train/small.txt").write_text("a film\n")
     raw = Manifest(
-        "", "", [], {}, {f"train/{name}.txt": "x" for name in ("large", "small")}, {"files": {"train": ["large.txt", "small.txt"]}}
+        "", "", {}, {}, {f"train/{name}.txt": "x" for name in ("large", "small")}, {"files": {"train": ["large.txt", "small.txt"]}}
     )
     raw = Manifest(**vars(raw) | {"path": str(tmp_path / "manifest.json")})
     files = raw_files(raw, data())

@@ -98,7 +98,7 @@ def edited(path: Path, old: str, new: str) -> None:
     [
         ('"examples": 500', '"examples": 501'),
         ('"data": "1234"', '"data": "1235"'),
-        ("rate=0.001", "rate=0.002"),
+        ('"rate": 0.001', '"rate": 0.002'),
         ("null", "0"),
         ("}\n", ""),
     ],

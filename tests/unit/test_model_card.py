@@ -12,11 +12,9 @@ from snaketrain.runtime import model_card
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json, write_manifest, write_text
 from snaketrain.runtime.model_card import plain, write_card
 
-SETTINGS = [
-    'model.use="transformers.AutoModelForSequenceClassification"', 'model.source.hub="owner/base"', 'model.source.sha256={"a": "b"}',
-    "train.learning_rate=0.001", "train.steps=null", "train.seed=0", "train.clip_norm=1.0", "train.freeze=[]",
-]  # fmt: skip
-DATA = ['data.name="phrases"', 'data.train.path="raw/*.csv"', "data.dev=null", 'data.text="text"']
+MODEL = {"use": "transformers.AutoModelForSequenceClassification", "source": {"hub": "owner/base", "sha256": {"a.b": "c"}}}
+TRAIN = {"learning_rate": 0.001, "steps": None, "seed": 0, "clip_norm": 1.0, "freeze": []}
+DATA = {"data": {"name": "phrases", "train": {"path": "raw/*.csv"}, "dev": None, "text": "text"}}
 ODD = "<b>|*x*: [a](b)\n---"
 FACTS = {
     "name": "phrases", "label_names": ["bad", ODD], "max_length": 16, "odd": {"duplicate": 3},
@@ -28,12 +26,12 @@ FACTS = {
 def run(tmp_path) -> Path:
     """A run whose checkpoint was selected, and its data."""
     folder = tmp_path / "run"
-    write(folder / "training", "train_model", SETTINGS, {}, {"run": ODD})
+    write(folder / "training", "train_model", {"model": MODEL, "train": TRAIN}, {}, {"run": ODD})
     write(tmp_path / "data", "prepare_data", DATA, {}, FACTS)
     write_json(folder / "selection/model/config.json", {"architectures": ["BertForSequenceClassification"]})
     write_json(folder / "selection/model/tokenizer.json", {})
     write_json(folder / "selection/selection.json", {"why": "step 6 has the highest accuracy", "winner": {"metrics": {"accuracy": 0.75}}})
-    write(folder / "selection", "select_checkpoint", [], {}, {"step": 6})
+    write(folder / "selection", "select_checkpoint", {}, {}, {"step": 6})
     return folder
 
 
@@ -53,7 +51,7 @@ def evaluate(run: Path, selection: str) -> None:
     results |= {"baselines": {"majority": {"answer": f"always {ODD}", "accuracy": 0.6}}, "calibration_error": 0.125}
     write_json(run / "evaluation/test_results.json", results)
     files = {"test_results.json": "0", "test_plots.png": "0"}
-    write(run / "evaluation", "evaluate_model", [], {"selection": selection}, {}, files)
+    write(run / "evaluation", "evaluate_model", {}, {"selection": selection}, {}, files)
 
 
 def card(run: Path) -> ModelCard:
@@ -104,11 +102,11 @@ def test_it_has_figures_with_interval_and_baseline_limits_and_settings(run):
 
 
 def test_its_settings_have_the_arguments_of_the_loss_the_optimizer_and_the_schedule(run):
-    weights = 'train.task.arguments.class_weights={"spam": 5}'
-    beyond = ["train.optimizer.arguments.eps=1e-08", 'train.schedule.arguments.drop="0.5"', 'train.callbacks=[{"use": "my.py:Ema"}]']
-    write(run / "training", "train_model", [*SETTINGS, weights, *beyond], {}, {"run": "own"})
+    train = TRAIN | {"task": {"arguments": {"class_weights": {"a spam": 5}}}, "callbacks": [{"use": "my.py:Ema"}]}
+    train |= {"optimizer": {"arguments": {"eps": 1e-08}}, "schedule": {"arguments": {"drop": "0.5"}}}
+    write(run / "training", "train_model", {"model": MODEL, "train": train}, {}, {"run": "own"})
     text = card(run).text
-    assert '| train.task.arguments.class\\_weights | {"spam": 5} |' in text and "train.optimizer.arguments.eps | 1e-08" in text
+    assert '| train.task.arguments.class\\_weights | {"a spam": 5} |' in text and "train.optimizer.arguments.eps | 1e-08" in text
     assert "train.schedule.arguments.drop" in text and "my.py:Ema" in text
 
 
@@ -155,7 +153,7 @@ def evaluate_on(run: Path, name: str, selection: str) -> None:
     folder = run / "sets" / name
     write_json(folder / f"{name}_results.json", {"split": name, "metrics": {"accuracy": 0.6}, "baselines": {}})
     facts = {"set": name, "splits": {name: {"examples": 40, "label_counts": [9]}}}
-    write(folder, "evaluate_set", [], {"selection": selection}, facts, {f"{name}_results.json": "0"})
+    write(folder, "evaluate_set", {}, {"selection": selection}, facts, {f"{name}_results.json": "0"})
 
 
 def test_before_an_evaluation_and_after_one_of_other_weights_it_has_the_metrics_of_the_training(run):

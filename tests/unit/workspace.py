@@ -92,7 +92,7 @@ def make_run(folder: Path, name: str, changes: dict, data: Path, number: int) ->
         folder / "selection/selection.json", {"run": name, "metric": metric, "mode": mode, "winner": winner, "ranking": [], "why": "."}
     )
     selection = _manifest(
-        folder / "selection/manifest.json", "select_checkpoint", [], {"training": training.content}, {"winner": 60, "run": name}
+        folder / "selection/manifest.json", "select_checkpoint", {}, {"training": training.content}, {"winner": 60, "run": name}
     )
     for split in ("dev", "test"):
         found = numbers(skill, number) if kind == "number" else predictions(skill, number, labelled or split == "dev")

@@ -38,7 +38,7 @@ def finish(run: str, value: float, loss: float = 1.0, examples: str = "same") ->
     ):
         folder = Path("results/runs", run, stage)
         write_json(folder / file, content)
-        write_manifest(folder / "manifest.json", Manifest(stage, "", [], {}, digests(folder, [file])))
+        write_manifest(folder / "manifest.json", Manifest(stage, "", {}, {}, digests(folder, [file])))
 
 
 def settings(name: str) -> list[dict]:

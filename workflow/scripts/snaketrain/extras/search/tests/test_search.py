@@ -144,7 +144,7 @@ def test_a_rung_without_weights_of_its_step_says_so(tmp_path):
     """The rung of a training that was past it before it was searched."""
     (tmp_path / "dev_results.json").write_text('{"metrics": {"accuracy": 0.5}, "kind": null, "examples": 2}')
     facts = {"run": "a", "step": 61, "rung_step": 20, "metrics": {"accuracy": "max"}}
-    write_manifest(tmp_path / "manifest.json", Manifest("train_rung", "", [], {}, {}, facts))
+    write_manifest(tmp_path / "manifest.json", Manifest("train_rung", "", {}, {}, {}, facts))
     found = decide_rung.at_rung("a", read_manifest(tmp_path / "manifest.json"), "accuracy")
     (standing,) = decide([found], "accuracy", "max", Search())
     assert standing.why == "dev accuracy 0.500, number 1 (at step 61 instead of 20, which it was past before it was searched)"
@@ -250,7 +250,7 @@ def test_a_run_that_diverged_ends_its_rung_without_an_error(tmp_path, monkeypatc
 
 def write_manifest_of_data(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_manifest(path, Manifest("prepare_data", "", [], {}, {}, {}))
+    write_manifest(path, Manifest("prepare_data", "", {}, {}, {}, {}))
 
 
 def test_a_search_changes_no_setting_of_its_runs():
@@ -277,7 +277,7 @@ def test_later_jobs_follow_from_the_decisions(tmp_path, monkeypatch):
 
 
 def decided(searches, decision: str, survivors: list[str]) -> None:
-    write_manifest(searches.manifest(decision), Manifest("decide_rung", "", [], {}, {}, {"survivors": survivors}))
+    write_manifest(searches.manifest(decision), Manifest("decide_rung", "", {}, {}, {}, {"survivors": survivors}))
 
 
 def test_the_share_that_continues_is_rounded_up():

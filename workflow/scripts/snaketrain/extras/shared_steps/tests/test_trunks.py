@@ -251,7 +251,7 @@ def test_a_trunk_is_up_to_date_whichever_run_it_was_made_with(tmp_path, monkeypa
     (trunk,) = trunks_of(short()).known
     begin(short(), "trunks", trunk, None)
     manifest = short().manifest("train_trunk", trunk)
-    write_manifest(manifest, Manifest("train_model", "of another run", [], {}, {}))
+    write_manifest(manifest, Manifest("train_model", "of another run", {}, {}, {}))
     reports: list[str] = []
     repairs = Repairs(short(), reports.append, [manifest])
     monkeypatch.setattr(TrainTrunk, "reads", lambda *_: {})
