@@ -235,7 +235,7 @@ def test_a_run_ends_with_its_evaluation_on_all_sets_that_the_workflow_has_planne
         assert end.awaited_since == noted["time"] and noted["sets"] == ["tweets", "emails"]
         write_json(folder / f"sets/{name}/{name}_results.json", {"split": name, "metrics": {"accuracy": 0.5}})
         made = Manifest(
-            "evaluate_set", "1", [], {"selection": selection}, digests(folder / f"sets/{name}", [f"{name}_results.json"]), {}, START
+            "evaluate_set", "1", {}, {"selection": selection}, digests(folder / f"sets/{name}", [f"{name}_results.json"]), {}, START
         )
         write_manifest(folder / f"sets/{name}/manifest.json", made)
     (end,) = ends(results, uri)
@@ -277,7 +277,7 @@ def test_each_stage_is_a_run_with_what_decided_it_and_its_small_files(tmp_path, 
         write_text(results / folder / "files/part.json", "[]")
         write_json(results / folder / "huge.json", "x" * LARGEST_BYTES)
         files = digests(results / folder, ["files/part.json", "huge.json"])
-        made = Manifest(stage, "0123", ['source.path="x"', "source.limit=null"], {"files": "4567"}, files, {}, START)
+        made = Manifest(stage, "0123", {"source": {"path": "x", "limit": None}}, {"files": "4567"}, files, {}, START)
         write_manifest(results / folder / "manifest.json", made)
     write_text(results / "comparison/index.html", "<p>first</p>")
     compared = {"first": read_manifest(results / "runs/first/evaluation/manifest.json").content}
@@ -618,7 +618,7 @@ def test_results_of_a_checkpoint_that_is_not_selected_any_more_become_nan(tmp_pa
     selected, evaluated = (read_manifest(folder / stage / "manifest.json") for stage in ("selection", "evaluation"))
     write_json(folder / "sets/tweets/tweets_results.json", {"split": "tweets", "metrics": {"accuracy": 0.5}})
     on_set = Manifest(
-        "evaluate_set", "1", [], {"selection": selected.content}, digests(folder / "sets/tweets", ["tweets_results.json"]), {}, START
+        "evaluate_set", "1", {}, {"selection": selected.content}, digests(folder / "sets/tweets", ["tweets_results.json"]), {}, START
     )
     write_manifest(folder / "sets/tweets/manifest.json", on_set)
     measured = {"test/accuracy", "test/macro_f1", "test.tweets/accuracy"}

@@ -110,7 +110,7 @@ def finished(training) -> dict[str, Path]:
     trained = {"run": "small", "metrics": {"accuracy": "max"}, "precision": "fp32"}
     for folder, stage, given, facts in (
         (training, "train_model", {"train": Train().as_json}, trained),
-        (data, "prepare_data", {}, {}),
+        (data, "prepare_data", {"data": {}}, {}),
     ):
         names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in (".json", ".safetensors", ".pt")]
         names = [name for name in names if not name.startswith("data/")]

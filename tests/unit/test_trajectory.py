@@ -133,8 +133,7 @@ def test_if_evaluations_change_the_weights_their_steps_count():
         assert parts(first, made(train, evaluations_count=True)) == 1
     assert parts(first, made(evaluations_count=True, files={"dev.arrow": "2"})) == 1
     assert parts(first, made(evaluations_count=True, cadence={"log_every": 7})) == 1
-    deciding = [each.replace("early_stopping=1", "early_stopping=2") for each in CODE]
-    assert parts(first, made(evaluations_count=True, code=deciding)) == 1
+    assert parts(first, made(evaluations_count=True, code=CODE | {"snaketrain.training.early_stopping": "2"})) == 1
 
 
 def test_a_training_that_is_executed_otherwise_takes_over_nothing():

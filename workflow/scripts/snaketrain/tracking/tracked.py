@@ -108,9 +108,11 @@ def manifest(path: Path) -> Manifest | None:
 
 
 def described(training: Path) -> JsonObject | None:
-    """The run.json of a training; none of an earlier version, which a new start replaces."""
+    """The run.json of a training; a ValueError if it is of an earlier version, which a new start of the workflow replaces."""
     run = read_json(training / "run.json")
-    return run if run and isinstance(run.get("settings"), dict) else None
+    if run and not isinstance(run.get("settings"), dict):
+        raise ValueError(f"{training}/run.json is of an earlier version of snaketrain")
+    return run
 
 
 def result(made: Manifest, name: str) -> JsonObject | None:

@@ -170,13 +170,13 @@ def test_predictions_make_no_other_result_stale():
     without, given = ({"data": data, **predict} for predict in ({}, {"predict": {"new": {"path": "new.csv"}, "old": {"path": "old.csv"}}}))
     plain, with_predictions = (Pipeline(config, reads_files=False) for config in (without, given))
     for stage in ("train_model", "select_checkpoint", "evaluate_model"):
-        assert plain.strings(stage, "default") == with_predictions.strings(stage, "default")
+        assert plain.stages[stage].planned("default") == with_predictions.stages[stage].planned("default")
     assert set(plain.results("default")) == set(with_predictions.results("default")) - {"results/runs/default/predictions/manifest.json"}
     names = list(with_predictions.inputs)
     assert with_predictions.stages["predict_inputs"].fetched("default") == [f"results/inputs/{name}/manifest.json" for name in names]
     assert [name.partition("-")[0] for name in names] == ["new.csv", "old.csv"]
     changed = Pipeline({"data": data, "predict": {"new": {"path": "new.csv", "id": "key"}, "old": {"path": "old.csv"}}}, reads_files=False)
-    assert changed.strings("fetch_input", names[0]) == with_predictions.strings("fetch_input", names[0])
+    assert changed.stages["fetch_input"].planned(names[0]) == with_predictions.stages["fetch_input"].planned(names[0])
     now, before = (each.stages["predict_inputs"].settings("default")["predict"] for each in (changed, with_predictions))
     assert now["old"] == before["old"] and now["new"] == before["new"] | {"id": "key"}
 

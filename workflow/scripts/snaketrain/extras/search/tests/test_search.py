@@ -144,7 +144,7 @@ def test_a_rung_without_weights_of_its_step_says_so(tmp_path):
     """The rung of a training that was past it before it was searched."""
     (tmp_path / "dev_results.json").write_text('{"metrics": {"accuracy": 0.5}, "kind": null, "examples": 2}')
     facts = {"run": "a", "step": 61, "rung_step": 20, "metrics": {"accuracy": "max"}}
-    write_manifest(tmp_path / "manifest.json", Manifest("train_rung", "", {}, {}, {}, facts))
+    write_manifest(tmp_path / "manifest.json", Manifest("train_rung", "", {"train": {}}, {}, {}, facts))
     found = decide_rung.at_rung("a", read_manifest(tmp_path / "manifest.json"), "accuracy")
     (standing,) = decide([found], "accuracy", "max", Search())
     assert standing.why == "dev accuracy 0.500, number 1 (at step 61 instead of 20, which it was past before it was searched)"
@@ -258,7 +258,7 @@ def test_a_search_changes_no_setting_of_its_runs():
     assert read_runs(plain) == read_runs(searched)
     assert read_searches(searched)["rate"].runs == tuple(sorted(read_runs(plain)))
     run = next(iter(read_runs(plain)))
-    assert Pipeline(plain).strings("train_model", run) == Pipeline(searched).strings("train_model", run)
+    assert Pipeline(plain).stages["train_model"].planned(run) == Pipeline(searched).stages["train_model"].planned(run)
 
 
 def test_later_jobs_follow_from_the_decisions(tmp_path, monkeypatch):
