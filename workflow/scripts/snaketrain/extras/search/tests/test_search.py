@@ -237,7 +237,7 @@ def test_a_run_that_diverged_ends_its_rung_without_an_error(tmp_path, monkeypatc
 
     output = tmp_path / "rungs/1/manifest.json"
     write_manifest_of_data(tmp_path / "data.json")
-    settings = JobSettings("train_rung", [], [])
+    settings = JobSettings("train_rung", {"train": {}}, {})
     args = Namespace(
         output=tmp_path / "training/manifest.json", rung_output=output, rung_settings=settings, run_name="r", share=0.1,
         data=tmp_path / "data.json", model=None, initial=None,
