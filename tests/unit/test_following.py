@@ -214,7 +214,15 @@ def test_the_files_of_a_further_stage_are_artifacts_and_the_numbers_that_it_stat
     write_text(folder / "new.csv", "id,text,generated\n0,a,b\n")
     write_manifest(
         folder / "manifest.json",
-        Manifest("answer_questions", "0123", ['questions.path="x"'], {"selection": selection}, {"new.csv": "01"}, {"metrics": {"words": 7}}, START + 63),
+        Manifest(
+            "answer_questions",
+            "0123",
+            ['questions.path="x"'],
+            {"selection": selection},
+            {"new.csv": "01"},
+            {"metrics": {"words": 7}},
+            START + 63,
+        ),
     )
     store = follow(results, uri)
     run = training_run(store)
