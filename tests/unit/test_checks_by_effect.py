@@ -109,6 +109,13 @@ class Counted(Sum):
         return float(sums["right"])
 
 
+class Underived:
+    higher_is_better = True
+
+    def compute(self, sums):
+        return 0.0
+
+
 class Forgetful(Ddp):
     def __init__(self, every=1):
         super().__init__()
@@ -164,6 +171,7 @@ WRONG = [
     (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"depth": "deep"}}, "model.arguments.depth: expects a valid number", "no number"),
     (BASE, "train.metrics", {"counted": {"use": "mine.py:Counted"}}, "train.task: `text_classification`: NotImplementedError: Counted must define what it adds up: override `sums`", "a misspelt method"),
     (BASE, "evaluate.metrics", {"counted": {"use": "mine.py:Counted"}}, "train.task: `text_classification`: NotImplementedError: Counted must define", "found after the training"),
+    (BASE, "train.metrics", {"counted": {"use": "mine.py:Underived"}}, "train.task: `text_classification`: AttributeError: 'Underived' object has no attribute 'sums'", "has no base class"),
     (BASE, "train.strategy", {"use": "mine.py:Forgetful", "arguments": {"every": 2}}, "train.strategy.use: the `__init__` of `mine.py:Forgetful` does not take `device` and `precision`. Let it take `**options`", "is not given to its base"),
     (BASE, "train.trainer", {"use": "mine.py:ForgetfulTrainer", "arguments": {"limit": 2}}, "train.trainer.use: the `__init__` of `mine.py:ForgetfulTrainer` does not take what every trainer is made of. Let it take `*arguments, **options`", "is not given to its base"),
     (BASE, "train.callbacks", ["mine.py:Misspelt"], "train.callbacks.0.use: `mine.py:Misspelt` has a method `on_steps_end`, which is never called. Did you mean 'on_step_end'?", "would do nothing"),

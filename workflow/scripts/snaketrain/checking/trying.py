@@ -46,7 +46,7 @@ from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.splitting import Dispatch
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.causal_lm import CausalLm
-from snaketrain.tasks.metrics import Sum
+from snaketrain.tasks.metrics import OfRows
 from snaketrain.training.building import DataInfo, build, make_train_state
 from snaketrain.training.plan import Plan
 from snaketrain.training.step import take_step
@@ -171,7 +171,7 @@ def step(run: Settings, task: Task, model: PlannedModel, sample: Sample) -> None
         outputs = task.outputs(state.plain_modules(), batch)
         task.evaluation_step(outputs, batch)
         for name, metric in task.measured.items():
-            if name in own_metrics(run) and isinstance(metric, Sum):
+            if name in own_metrics(run) and not isinstance(metric, OfRows):
                 metric.sums(*task.metric_inputs(name, outputs, batch))
 
 
