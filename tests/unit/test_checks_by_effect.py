@@ -34,6 +34,9 @@ import sys
 import time
 
 import torch  # noqa: E402
+from snaketrain import Callback, Trainer
+from snaketrain.strategies.ddp import Ddp
+from snaketrain.tasks.metrics import Sum
 
 
 class Images(torch.utils.data.Dataset):
@@ -96,6 +99,49 @@ class Passing(Net):
         super().__init__(**further)
 
 
+class Counted(Sum):
+    higher_is_better = True
+
+    def sum(self, prediction, target):
+        return {"right": (prediction.argmax(1) == target).sum()}
+
+    def compute(self, sums):
+        return float(sums["right"])
+
+
+class Underived:
+    higher_is_better = True
+
+    def compute(self, sums):
+        return 0.0
+
+
+class Forgetful(Ddp):
+    def __init__(self, every=1):
+        super().__init__()
+
+
+class ForgetfulTrainer(Trainer):
+    def __init__(self, limit=1):
+        super().__init__()
+
+
+class Misspelt(Callback):
+    def on_steps_end(self, state, outcome): ...
+
+
+class TooFew(Callback):
+    def on_step_end(self, state): ...
+
+
+class Helpful(Callback):
+    def __init__(self, every=1): ...
+
+    def on_log(self, *given): ...
+
+    def on_step_end(self, state, outcome, again=False): ...
+
+
 def rising(done, steps):
     return float("inf") if done == 7 else 1.0
 """
@@ -123,6 +169,13 @@ WRONG = [
     (MODULE, "train.task.arguments.losses.output.target", "taget", "train.task.arguments.losses.output.target: the data has no field 'taget'. It has: inputs, target", "no such field"),
     (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"wdth": 2}}, "model.arguments.wdth: no such argument. Did you mean 'width'? It takes: width, depth.", "no argument of a base"),
     (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"depth": "deep"}}, "model.arguments.depth: expects a valid number", "no number"),
+    (BASE, "train.metrics", {"counted": {"use": "mine.py:Counted"}}, "train.task: `text_classification`: NotImplementedError: Counted must define what it adds up: override `sums`", "a misspelt method"),
+    (BASE, "evaluate.metrics", {"counted": {"use": "mine.py:Counted"}}, "train.task: `text_classification`: NotImplementedError: Counted must define", "found after the training"),
+    (BASE, "train.metrics", {"counted": {"use": "mine.py:Underived"}}, "train.task: `text_classification`: AttributeError: 'Underived' object has no attribute 'sums'", "has no base class"),
+    (BASE, "train.strategy", {"use": "mine.py:Forgetful", "arguments": {"every": 2}}, "train.strategy.use: the `__init__` of `mine.py:Forgetful` does not take `device` and `precision`. Let it take `**options`", "is not given to its base"),
+    (BASE, "train.trainer", {"use": "mine.py:ForgetfulTrainer", "arguments": {"limit": 2}}, "train.trainer.use: the `__init__` of `mine.py:ForgetfulTrainer` does not take what every trainer is made of. Let it take `*arguments, **options`", "is not given to its base"),
+    (BASE, "train.callbacks", ["mine.py:Misspelt"], "train.callbacks.0.use: `mine.py:Misspelt` has a method `on_steps_end`, which is never called. Did you mean 'on_step_end'?", "would do nothing"),
+    (BASE, "train.callbacks", ["mine.py:TooFew"], "train.callbacks.0.use: `on_step_end` of `mine.py:TooFew` is called with other arguments. Define it as `def on_step_end(self, state, outcome)`", "fails in the first step"),
     (MODULE, "model.arguments", {"width": 3}, "train.task: `module`: RuntimeError", "other shapes than the target"),
 ]  # fmt: skip
 
@@ -170,6 +223,7 @@ def test_what_would_fail_or_learn_nothing_is_refused(folder, by_effect, config, 
         (MODULE, "model.use", "mine.py:Values"),  # which cannot run without values
         (BASE, "train.schedule", "torch.optim.lr_scheduler.ReduceLROnPlateau"),
         (BASE, "train.groups", GROUPS[::-1]),
+        (BASE, "train.callbacks", [{"use": "mine.py:Helpful", "arguments": {"every": 2}}]),
     ],
 )
 def test_what_works_is_accepted(folder, by_effect, config, where, value):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from snaketrain.strategies.base import Objective, Strategy, losses_and_figures
+from snaketrain.strategies.base import Strategy
+from snaketrain.strategies.losses import Objective, losses_and_figures
 from snaketrain.training.metric_window import MetricWindow
 from snaketrain.training.recovery import nonfinite_ranks
 from snaketrain.training.state import StepOutcome

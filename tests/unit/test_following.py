@@ -207,14 +207,22 @@ def test_samples_of_generated_texts_are_a_table(tmp_path, uri):
     assert [each["path"] for each in json.loads(run.data.tags["mlflow.loggedArtifacts"])] == ["training/samples.json"]
 
 
-def test_the_files_of_a_further_stage_are_artifacts(tmp_path, uri):
+def test_the_files_of_a_further_stage_are_artifacts_and_the_numbers_that_it_states_are_metrics(tmp_path, uri):
     results = make_workspace(tmp_path, {"first": {}})
     selection = read_manifest(results / "runs/first/selection/manifest.json").content
     folder = results / "runs/first/answers"
     write_text(folder / "new.csv", "id,text,generated\n0,a,b\n")
     write_manifest(
         folder / "manifest.json",
-        Manifest("answer_questions", "0123", {"questions": {"path": "x"}}, {"selection": selection}, {"new.csv": "01"}, {}, START + 63),
+        Manifest(
+            "answer_questions",
+            "0123",
+            {"questions": {"path": "x"}},
+            {"selection": selection},
+            {"new.csv": "01"},
+            {"metrics": {"words": 7}},
+            START + 63,
+        ),
     )
     store = follow(results, uri)
     run = training_run(store)
@@ -222,6 +230,8 @@ def test_the_files_of_a_further_stage_are_artifacts(tmp_path, uri):
     children = store.client.search_runs([store.experiment("tests")], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
     stages = {child.info.run_name: child.data.tags["pipeline.stage"] for child in children}
     assert stages == {"first selection": "select", "first evaluation": "evaluate", "first answers": "answer"}
+    (answers,) = (child for child in children if child.info.run_name == "first answers")
+    assert run.data.metrics["answers/words"] == 7 and answers.data.metrics == {"answers/words": 7}
 
 
 def test_a_run_ends_with_its_evaluation_on_all_sets_that_the_workflow_has_planned(tmp_path, uri):

@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaModel
 
 from snaketrain.config.schema import Settings
 from snaketrain.orchestration.strategy_declarations import strategy_errors
-from snaketrain.strategies.base import Objective
+from snaketrain.strategies.losses import Objective
 from snaketrain.strategies.pipeline import answer, cut, owners, record, share_layers
 
 SMALL = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 8}

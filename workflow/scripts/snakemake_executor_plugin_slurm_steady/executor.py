@@ -33,7 +33,7 @@ from snakemake_executor_plugin_slurm_steady.submitting import (
     to_submit,
 )
 from snaketrain.orchestration import executor_hooks
-from snaketrain.orchestration.submissions import Stamp, Submission, Submissions, stamps
+from snaketrain.orchestration.submissions import Stamp, Submission, Submissions, all_written, stamps
 from snaketrain.runtime.manifests import make_private_folder
 from snaketrain.slurm.client import ENDED_STATES, OUTAGE, Slurm, SlurmError, jobs_here, wait_for_end
 from snaketrain.slurm.jobs import Work, comment, job_name
@@ -283,7 +283,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
             with contextlib.suppress(SlurmError):  # nothing may run beside what is submitted in its place
                 await asyncio.to_thread(self.slurm.cancel, number)
             how = f"SLURM has not requeued job {number} (SLURM status is: '{state}')" if state else f"SLURM no longer knows job {number}"
-            if self.has_written(job_info):
+            if all_written(job_info.job.output, self.outputs_before.get(number, {})):
                 self.logger.info(f"{how}; its results are there, so it is complete.")
                 self.report_job_success(job_info)
             else:
@@ -315,11 +315,6 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         if self.looks_lost[number] < LOOKS_UNTIL_LOST:
             return False
         return state is not None or await asyncio.to_thread(self.slurm.is_over, number)
-
-    def has_written(self, job_info: SubmittedJobInfo) -> bool:
-        """Whether all results exist and none of them dates from before this job was submitted."""
-        found, before = stamps(job_info.job.output), self.outputs_before.get(job_info.external_jobid, {})
-        return all(stamp is not None and stamp != before.get(path) for path, stamp in found.items())
 
     async def sleep(self) -> None:
         """Between two looks at the jobs, unless the workflow ends meanwhile: the plugin would sleep on, for up to three minutes."""

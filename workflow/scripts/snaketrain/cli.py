@@ -16,7 +16,7 @@ Command = tuple[Path, tuple[str, ...], str]
 
 CORE: dict[str, Command] = {
     "run": (SCRIPTS / "tools/run.py", (), "check a configuration and run it, on this machine or on a cluster"),
-    "check": (SCRIPTS / "tools/check_configuration.py", (), "check a configuration, and report each error with its line"),
+    "check": (SCRIPTS / "tools/check_configuration.py", (), "check a configuration as before the first job, and start nothing"),
     "why": (SCRIPTS / "tools/why.py", (), "say which jobs would run, and why"),
     "status": (SCRIPTS / "tools/cluster.py", ("status",), "show what each run is at"),
     "log": (SCRIPTS / "tools/cluster.py", ("log",), "print the log of a run's job"),

@@ -1,4 +1,4 @@
-"""Check configuration files, and report each error with its line. Snakemake reads them before the workflow does, and says less about errors."""
+"""Check a configuration as the workflow does before its first job, and report all errors at once. Nothing is started."""
 
 import argparse
 import sys
@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.files import read_configuration
+from snaketrain.orchestration.preflight import examine
 
 
 def main() -> None:
@@ -15,9 +16,10 @@ def main() -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="configuration in YAML or JSON; later files are merged over earlier ones")
     args = parser.parse_args()
     try:
-        read_configuration(args.files)
+        runs = examine(read_configuration(args.files))
     except ConfigurationError as error:
         raise SystemExit(str(error)) from None
+    print(f"No errors in the configuration of {len(runs)} run{'s' * (len(runs) != 1)}.")
 
 
 if __name__ == "__main__":

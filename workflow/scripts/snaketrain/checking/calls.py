@@ -96,11 +96,43 @@ def call_problems(reference: Reference, found: Callable[..., Any]) -> Iterator[s
         yield from optimizer_problems(reference, where, given, found)
     elif reference.short_names_in == "training.schedules":
         yield from schedule_problems(reference, where, given, found)
+    elif reference.short_names_in == "strategies":
+        yield from argument_problems(where, given, found, passed=OF_STRATEGIES)
+        yield from passed_problems(reference, found, "`device` and `precision`", "**options", **dict.fromkeys(OF_STRATEGIES))
+    elif reference.setting == "train.trainer.use":
+        yield from argument_problems(where, given, found, passed=OF_TRAINERS)
+        yield from passed_problems(reference, found, "what every trainer is made of", "*arguments, **options", *OF_TRAINERS)
     else:
-        passed = (
-            OF_STRATEGIES if reference.short_names_in == "strategies" else OF_TRAINERS if reference.setting == "train.trainer.use" else ()
+        yield from argument_problems(where, given, found, complete=reference.complete)
+
+
+def passed_problems(
+    reference: Reference, found: Callable[..., Any], what: str, how: str, *by_position: object, **by_name: object
+) -> Iterator[str]:
+    """Whether it takes what the stage itself passes, which a user who writes an `__init__` may forget."""
+    try:
+        inspect.signature(found).bind_partial(*by_position, **by_name)
+    except TypeError:
+        yield (
+            f"{reference.setting}: the `__init__` of `{reference.use}` does not take {what}. Let it take `{how}` as well, and begin with "
+            f"`super().__init__({how})`."
         )
-        yield from argument_problems(where, given, found, passed=passed, complete=reference.complete)
+    except ValueError:  # it has no signature
+        return
+
+
+def hook_problems(where: str, use: str, found: type, base: type) -> Iterator[str]:
+    """Methods `on_...` that are never called, or not with as many arguments as they take: both would show in the training alone, or never."""
+    hooks = {name: each for name, each in vars(base).items() if name.startswith("on_")}
+    for name in dir(found):
+        if name.startswith("on_") and name not in hooks and callable(getattr(found, name)):
+            yield f"{where}: `{use}` has a method `{name}`, which is never called{nearest(name, hooks)} Hooks: {', '.join(hooks)}."
+    for name, hook in hooks.items():
+        takes = [*inspect.signature(hook).parameters]
+        try:
+            inspect.signature(getattr(found, name)).bind(*takes)
+        except TypeError:
+            yield f"{where}: `{name}` of `{use}` is called with other arguments. Define it as `def {name}({', '.join(takes)})`."
 
 
 def optimizer_problems(reference: Reference, where: str, given: Mapping[str, object], found: Callable[..., Any]) -> Iterator[str]:

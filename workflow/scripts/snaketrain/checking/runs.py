@@ -20,10 +20,10 @@ from pydantic import BaseModel
 from torch import nn
 
 from snaketrain.checking import Findings, Unknown, is_own
-from snaketrain.checking.calls import check_calls
+from snaketrain.checking.calls import check_calls, hook_problems
 from snaketrain.checking.optimization import check_rates, pattern_problems
 from snaketrain.checking.planned import NotPlannable, PlannedModel, fetched_or_local, planned_model
-from snaketrain.checking.trying import Sample, built, sample_of, step, tried
+from snaketrain.checking.trying import Sample, built, own_metrics, sample_of, step, tried
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Use
 from snaketrain.data.cells import BadData
@@ -128,7 +128,7 @@ class Checks:
         made = [self.once("optimizer", partial(self.optimizer, run, where, use), where, use) for where, use in optimizers.items()]
         if sample is None:
             return
-        model = self.once("model", lambda: self.model(run, sample), run.data, run.model, train.task, train.metrics)
+        model = self.once("model", lambda: self.model(run, sample), run.data, run.model, train.task, train.metrics, run.evaluate.metrics)
         if model is None:
             return
         fits = self.once(
@@ -136,13 +136,15 @@ class Checks:
         )
         if all(made) and fits and train.steps != 0:
             relevant = train.model_copy(update={"learning_rate": 1.0, "seed": 0, "callbacks": [], "schedule": Use(use="linear")})
-            self.once("step", lambda: self.step(run, sample, model), run.data, run.model, relevant)
+            self.once("step", lambda: self.step(run, sample, model), run.data, run.model, relevant, run.evaluate.metrics)
 
     def callback(self, where: str, given: Use) -> None:
         """It is not made, since it may write files."""
         found = self.findings.attempt(where, given.use, lambda: load(given.use))
         if isinstance(found, type) and not issubclass(found, Callback):
             self.findings.report(f"{where}: `{given.use}` is not a callback. Derive it from snaketrain.Callback.")
+        elif isinstance(found, type):
+            self.findings.report(*hook_problems(where, given.use, found, Callback))
 
     def trainer(self, run: Settings) -> None:
         """It is not made: it would write files."""
@@ -204,13 +206,14 @@ class Checks:
 
     def metrics(self, run: Settings, task: Task, facts: JsonObject) -> None:
         add_metrics(task, run.train.metrics, facts, run.train.task.use, "train.metrics")
-        metrics_of_settings(run.evaluate.metrics, facts, "evaluate.metrics")
+        further, _ = metrics_of_settings(run.evaluate.metrics, facts, "evaluate.metrics")
+        task.measured = {**task.measured, **further}  # so that `step` tries them as well
 
     def step(self, run: Settings, sample: Sample, model: Trained) -> None:
         task, planned, _ = model
         self.findings.attempt(
             "train.task", run.train.task.use, lambda: tried(lambda: step(run, task, planned, sample), is_users(run)),
-            "A step of the training on two examples fails: correct the task, the model or the data",
+            "A step of the training or a batch of an evaluation fails on two examples: correct the task, the model, the metrics or the data",
         )  # fmt: skip
 
 
@@ -243,7 +246,7 @@ def is_users(run: Settings) -> bool:
         *(group.optimizer.use for group in run.train.groups if group.optimizer),
     ]
     inside = run.train.task.arguments
-    return any(":" in use for use in named) or ".py:" in json.dumps(inside)
+    return any(":" in use for use in named) or ".py:" in json.dumps(inside) or bool(own_metrics(run))
 
 
 # --- the process

@@ -46,6 +46,7 @@ from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.splitting import Dispatch
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.causal_lm import CausalLm
+from snaketrain.tasks.metrics import OfRows
 from snaketrain.training.building import DataInfo, build, make_train_state
 from snaketrain.training.plan import Plan
 from snaketrain.training.step import take_step
@@ -155,7 +156,7 @@ def built(run: Settings, task: Task, model: PlannedModel, facts: JsonObject) -> 
 
 
 def step(run: Settings, task: Task, model: PlannedModel, sample: Sample) -> None:
-    """One step of the training, and a batch of an evaluation."""
+    """One step of the training, and a batch of an evaluation, with the metrics that a user wrote."""
     train = run.train.model_copy(update={"compile": False})
     modules = {name: adapt(module, run, model) for name, module in built(run, task, model, sample.facts).items()}
     strategy = Strategy("cpu", "fp32")
@@ -167,7 +168,16 @@ def step(run: Settings, task: Task, model: PlannedModel, sample: Sample) -> None
     with torch.no_grad(), strategy.autocast():
         for module in state.modules.values():
             module.eval()
-        task.evaluation_step(task.outputs(state.plain_modules(), batch), batch)
+        outputs = task.outputs(state.plain_modules(), batch)
+        task.evaluation_step(outputs, batch)
+        for name, metric in task.measured.items():
+            if name in own_metrics(run) and not isinstance(metric, OfRows):
+                metric.sums(*task.metric_inputs(name, outputs, batch))
+
+
+def own_metrics(run: Settings) -> set[str]:
+    """Those of a user's file."""
+    return {name for name, metric in (*run.train.metrics.items(), *run.evaluate.metrics.items()) if ":" in metric.use}
 
 
 def _here(tensor: Tensor) -> Tensor:

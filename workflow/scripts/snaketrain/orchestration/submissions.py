@@ -8,7 +8,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,6 +90,11 @@ class Submissions:
 
 def stamps(outputs: Iterable[str]) -> dict[str, Stamp]:
     return {str(path): _stamp(Path(path)) for path in outputs}
+
+
+def all_written(outputs: Iterable[str], before: Mapping[str, Stamp]) -> bool:
+    """Whether all results exist, and none of them dates from before the job was submitted."""
+    return all(stamp is not None and stamp != before.get(path) for path, stamp in stamps(outputs).items())
 
 
 def _stamp(path: Path) -> Stamp:

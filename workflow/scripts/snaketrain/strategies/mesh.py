@@ -12,9 +12,10 @@ from torch.optim import Optimizer
 from snaketrain.config.sizes import is_used, option_errors
 from snaketrain.models import ParameterGroups, Value
 from snaketrain.models.weights import has_memory
-from snaketrain.strategies.base import PRECISIONS, Keep, LossSums, MakeOptimizer, MicroBatches, Objective, weighted_loss
+from snaketrain.strategies.base import PRECISIONS, Keep, MakeOptimizer
 from snaketrain.strategies.distributed import all_gather, gather
 from snaketrain.strategies.fsdp import Dimension, MeshBase
+from snaketrain.strategies.losses import LossSums, MicroBatches, Objective, weighted_loss
 from snaketrain.strategies.pipeline import Pipelined, answer, record
 from snaketrain.strategies.sequence import ContextAttention, SequenceDimension
 from snaketrain.strategies.shards import OptimizerState, Parameters, clip_sharded, full_tensor, named_groups, named_state

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.models import Args, Kwargs, Value
 from snaketrain.models.weights import tied_names
-from snaketrain.strategies.base import Objective
+from snaketrain.strategies.losses import Objective
 from snaketrain.tasks.base import Returned
 
 INPUT = "input_ids"  # the argument that a model embeds

@@ -247,6 +247,8 @@ class StageRuns:
             on_set = name.removeprefix("set ")
             stage, title, place = f"evaluate.{on_set}", f"evaluation on {on_set}", f"evaluation/{on_set}"
             points, files = found.points_on(on_set), [made.folder / "manifest.json", *files]
+        else:
+            points = tracked.numbers(name, made.facts.get("metrics", {}), made.finished)
         self.store.points(sent.run_id, points)
         for file in files:
             self.store.artifact(sent.run_id, file, place)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from snaketrain.strategies.base import FIGURE, FIGURE_COUNT, Strategy
+from snaketrain.strategies.base import Strategy
+from snaketrain.strategies.losses import FIGURE, FIGURE_COUNT
 from snaketrain.training.state import StateDict, StepOutcome
 
 # --- Sums over all ranks by name, which every rank must have: they are added one after the other.

@@ -23,7 +23,7 @@ from snaketrain.data.loading.training_data import Lengths, TrainingData
 from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.journal import Clock
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.strategies.base import MicroBatches
+from snaketrain.strategies.losses import MicroBatches
 from snaketrain.training.recovery import Accumulation
 from snaketrain.training.state import TrainState
 

@@ -12,7 +12,8 @@ from snaketrain.data.loading.training_data import Batch
 from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.ranks import WorthAnotherStart
 from snaketrain.runtime.run_folder import MICROBATCHES, microbatches_that_fit
-from snaketrain.strategies.base import LossSums, MicroBatches, Objective, Strategy
+from snaketrain.strategies.base import Strategy
+from snaketrain.strategies.losses import LossSums, MicroBatches, Objective
 from snaketrain.training.metric_window import is_loss
 from snaketrain.training.state import StateDict, StepOutcome, TrainState, seed_step
 

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from snaketrain.strategies.base import LossSums, Objective, Strategy
+from snaketrain.strategies.base import Strategy
+from snaketrain.strategies.losses import LossSums, Objective
 from snaketrain.tasks.base import Task
 
 StateDict: TypeAlias = dict[str, Any]  # numbers, strings, lists and tensors: what `torch.load` reads with `weights_only`

@@ -6,7 +6,8 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from snaketrain.strategies.base import LossSums, MicroBatches, Objective, add_up, norm_of
+from snaketrain.strategies.base import norm_of
+from snaketrain.strategies.losses import LossSums, MicroBatches, Objective, add_up
 from snaketrain.training.optimizers import set_rate
 from snaketrain.training.recovery import explain_update, is_out_of_memory
 from snaketrain.training.state import TrainState

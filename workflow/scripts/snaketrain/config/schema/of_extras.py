@@ -26,7 +26,8 @@ def modules(name: str) -> tuple[ModuleType, ...]:
 
 
 def with_sections_of_extras(settings: type[Settings]) -> type[Settings]:
-    """Each extra's `settings.py` has a type and a `Field` for each of its SECTIONS, and `contradictions(settings)`.
+    """Each extra's `settings.py` has a type and a `Field` for each of its SECTIONS, and maybe `contradictions(settings)`, texts that each say
+    what contradicts what and what to do.
 
     It imports the modules of this package, and not the package, which is not imported yet.
     """
@@ -35,7 +36,8 @@ def with_sections_of_extras(settings: type[Settings]) -> type[Settings]:
     def contradictions(self: Section) -> Iterator[str]:
         yield from settings.contradictions(self)
         for extra in extras:
-            yield from extra.contradictions(self)
+            if hasattr(extra, "contradictions"):
+                yield from extra.contradictions(self)
 
     fields = {name: section for extra in extras for name, section in extra.SECTIONS.items()}
     found = create_model(settings.__name__, __base__=settings, __module__=settings.__module__, __doc__=settings.__doc__, **fields)

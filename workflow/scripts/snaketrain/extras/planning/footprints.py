@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from snaketrain.config.schema import Settings
 from snaketrain.orchestration.strategy_declarations import strategy_info
-from snaketrain.strategies.base import MicroBatches
+from snaketrain.strategies.losses import MicroBatches
 from snaketrain.strategies.pipeline import owners
 
 # Two depths of which a deep model's figures are extended. Both must be deep enough for the same moment to be the fullest: with one

@@ -22,7 +22,8 @@ from snaketrain.extras.planning.footprints import Footprint, Pipeline, Work, Wor
 from snaketrain.extras.planning.ledger import Ledger
 from snaketrain.models import Value
 from snaketrain.models.adapters import frozen_names
-from snaketrain.strategies.base import MicroBatches, Strategy
+from snaketrain.strategies.base import Strategy
+from snaketrain.strategies.losses import MicroBatches
 from snaketrain.strategies.mesh import Mesh
 from snaketrain.strategies.pipeline import Pipelined
 from snaketrain.strategies.shards import local_optimizer

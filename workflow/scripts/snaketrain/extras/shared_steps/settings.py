@@ -1,6 +1,5 @@
 """The section `shared_steps` of the configuration."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -22,11 +21,6 @@ class SharedSteps(Section):
 
 
 SECTIONS = {"shared_steps": (SharedSteps, SharedSteps())}
-
-
-def contradictions(settings: Section) -> Iterator[str]:
-    """Any value goes with all others."""
-    yield from ()
 
 
 def shared_steps(run: "Settings") -> SharedSteps:
