@@ -481,6 +481,11 @@ def test_a_job_with_too_few_fit_nodes_is_requeued_once_for_them(job, slurm, step
     assert "a2, a3 failed it before, and nobody has excluded them; giving up" in capsys.readouterr().out
 
 
+def test_nothing_is_started_if_the_job_is_ended_while_its_nodes_are_checked(job, steps, monkeypatch):
+    monkeypatch.setattr(slurm_job, "unfit_nodes", lambda *_: job.signals.append(signal.SIGTERM) or {})
+    assert job.train([]) == 143 and steps.hosts == []
+
+
 MEMORY = "Memory required by task is not available"
 
 
@@ -513,7 +518,9 @@ def test_a_refused_step_does_not_say_that_a_node_is_dead(slurm):
 
 def said(*lines: str) -> Said:
     script = "import sys; sys.stderr.write(sys.argv[1])"
-    return Said(subprocess.Popen([sys.executable, "-c", script, "\n".join(lines) + "\n"], stderr=subprocess.PIPE))
+    found = Said(subprocess.Popen([sys.executable, "-c", script, "\n".join(lines) + "\n"], stderr=subprocess.PIPE))
+    found.finish()
+    return found
 
 
 def test_srun_tells_which_node_was_the_first_to_fail(slurm, capfdbinary):

@@ -64,6 +64,8 @@ class SlurmJob:
         before, code, start = end_of_journal(self.folder), None, 0
         while code is None:
             self.leave_out_unfit()
+            if self.signals:
+                return 128 + self.signals[0]
             if len(usable := self.usable()) < self.nodes.fewest:
                 code = self.start_without_unfit()
                 break

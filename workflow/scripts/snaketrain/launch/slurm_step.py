@@ -51,6 +51,7 @@ def use_interface(interface: str) -> None:
 
 BACKEND = "snaketrain"  # the name in torchrun's entry point
 SECONDS_TO_END = 60  # for srun to end its step
+SECONDS_TO_PASS_ON = 10  # what it has said
 SILENCE_AFTER_FAILURE = 10.0  # seconds: when a node is lost, the processes of the others soon fail
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 SUSPENDED_SECONDS = 5  # a longer gap between two checks means that this process was suspended, like those of the other nodes
@@ -100,6 +101,7 @@ class Step:
 
         server = Server(listening)
         dead = self._wait(srun, Watch(server, self.hosts, self.silence_seconds))
+        said.finish()
         endings, present = server.endings(self.hosts), server.present(self.hosts)
         if not srun.returncode and not any(ending.code for ending in endings.values()):
             return StepEnding(Ending(0))
@@ -168,9 +170,11 @@ class Said:
             self.lines += [line[0].decode(errors="replace") for line in found if line][: self.MOST_LINES - len(self.lines)]
             rest = rest[-4096:]
 
+    def finish(self) -> None:
+        """Once srun has ended; a program that it has left behind may still hold its stderr."""
+        self.thread.join(SECONDS_TO_PASS_ON)
+
     def text(self) -> str:
-        """Of an srun that has ended."""
-        self.thread.join(SECONDS_TO_END)
         return "\n".join(self.lines)
 
     def endings(self, slurm: Slurm) -> dict[str, str]:
