@@ -549,6 +549,7 @@ def test_srun_tells_which_node_was_the_first_to_fail(slurm, capfdbinary):
             "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)",
             "Unable to contact slurm controller (connect failure)",
         ),
+        ("srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)\nsrun: Step created for job 7", None),
         ("srun: error: Unable to create step for job 7: Job/step already completing or completed", None),
         ("srun: error: Task launch for StepId=7.1 failed on node a2: Communication connection failure", None),
     ],

@@ -77,6 +77,7 @@ OUTAGE = re.compile(
 
 # of a controller that has just come back: nodes have not registered with it yet, or it still counts a step that has ended meanwhile
 NOT_NOW = re.compile("Memory required by task is not available|Requested nodes are busy")
+STEP_CREATED = "Step created for job"  # what srun says when it got one after all
 NO_STEP = re.compile(
     r"Unable to (?:create step|confirm allocation) for job \d+: (.*)$|step creation (?:temporarily|still) disabled, retrying \((.*)\)$",
     re.M,
@@ -89,7 +90,7 @@ class SlurmError(Exception):
 
 def refused_for_now(said: str) -> str | None:
     """Why srun was given no step, if it may get one later: that says nothing about the nodes of the job."""
-    whys = [refused or delayed for refused, delayed in NO_STEP.findall(said)]
+    whys = [] if STEP_CREATED in said else [refused or delayed for refused, delayed in NO_STEP.findall(said)]
     return whys[-1] if whys and (OUTAGE.search(whys[-1]) or NOT_NOW.search(whys[-1])) else None
 
 
