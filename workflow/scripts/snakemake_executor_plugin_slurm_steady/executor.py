@@ -177,7 +177,11 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         except SlurmError:
             return ""
         self._failed_nodes |= {node} - {""}  # the plugin's, for `--exclude`
-        return f"Until snakemake is started again, jobs are submitted with --exclude={node}. " if node else ""
+        return (
+            f"Until snakemake is started again, jobs are submitted with --exclude={node}, unless compute.sbatch has its own. "
+            if node
+            else ""
+        )
 
     def forget(self, job_info: SubmittedJobInfo, state: str) -> None:
         number = job_info.external_jobid
