@@ -63,5 +63,5 @@ def test_a_first_node_that_cannot_run_the_jobs_script_is_not_given_to_the_next_j
             finished(workflow)
     finally:
         workflow.end()
-    assert f"could not start {sys.executable} on its node: No such file or directory." in workflow.printed()
+    assert f"could not start {sys.executable} on its node: " in workflow.printed()
     assert "jobs are submitted with --exclude=train1" in workflow.printed()

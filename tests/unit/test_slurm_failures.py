@@ -79,11 +79,13 @@ def test_a_job_without_a_log_does_not_see_the_working_directory(found):
     assert "was started in another folder: its node probably does not see" in elsewhere.what
 
 
-def test_a_first_node_without_python(found):
-    """It fails each job within a second, so that SLURM gives it to the next one at once."""
-    line = f"/var/spool/slurmd/job00007/slurm_script: line 4: {sys.executable}: No such file or directory\n"
-    lost = found("FAILED", line)
-    assert lost.what == f"could not start {sys.executable} on its node: No such file or directory"
+@pytest.mark.parametrize(
+    ("line", "why"), [("line 4: {}: No such file or directory", "No such file or directory"), ("4: {}: not found", "not found")]
+)
+def test_a_first_node_without_python(found, line, why):
+    """As bash and sh say it. It fails each job within a second, so that SLURM gives it to the next one at once."""
+    lost = found("FAILED", f"/var/spool/slurmd/job00007/slurm_script: {line.format(sys.executable)}\n")
+    assert lost.what == f"could not start {sys.executable} on its node: {why}"
     assert lost.worth_retrying and lost.node_unfit
     assert found("FAILED", f"{sys.executable}: No module named mine\n") is None
 
