@@ -148,9 +148,9 @@ class Programs:
             case ["show", "hostnames", nodes]:
                 return "".join(f"{node}\n" for node in nodes.split(","))
             case ["show", "job", "--details", "--oneliner", number] | ["show", "job", "--oneliner", number]:
-                job = self.known(number)
-                nodes = COLUMNS["N"](job) or "(null)"
-                return f"JobId={number} JobName={job.name} JobState={job.state} Restarts={job.restarts} NodeList={nodes} BatchHost={job.hosts[0].name if job.hosts else '(null)'} EndTime={moment(job.started + job.seconds) if job.hosts else 'Unknown'} ExcNodeList={','.join(sorted(job.excluded)) or '(null)'}\n"
+                return self.shown(self.known(number))
+            case ["show", "job", "--oneliner"]:
+                return "".join(map(self.shown, self.controller.jobs.values())) or "No jobs in the system\n"
             case ["requeue", number]:
                 job = self.known(number)
                 if job.state not in ("RUNNING", "SUSPENDED"):
@@ -161,6 +161,10 @@ class Programs:
                 self.update(self.known(number.partition("=")[2]), dict(change.split("=", 1) for change in changes))
                 return ""
         raise AssertionError(f"scontrol of the simulation does not know {words}")
+
+    def shown(self, job: Job) -> str:
+        nodes = COLUMNS["N"](job) or "(null)"
+        return f"JobId={job.number} JobName={job.name} JobState={job.state} Restarts={job.restarts} NodeList={nodes} BatchHost={job.hosts[0].name if job.hosts else '(null)'} EndTime={moment(job.started + job.seconds) if job.hosts else 'Unknown'} ExcNodeList={','.join(sorted(job.excluded)) or '(null)'}\n"
 
     def update(self, job: Job, changes: dict[str, str]) -> None:
         for name, value in changes.items():
@@ -189,10 +193,10 @@ class Programs:
         if words[1:] == ["-o", "%P"]:
             return "PARTITION\nnormal*\n"
         options = asked(words[1:], {"--nodes", "--format", "-o"})
-        assert options["--format"] == "%N %T", words
+        assert options["--format"] == "%N|%T|%E", words
         names = options.get("--nodes", "").split(",")
         found = (self.controller.nodes[name] for name in names if name)
-        return "".join(f"{node.name} {'down' if node.down else 'allocated' if node.job else 'idle'}\n" for node in found)
+        return "".join(f"{node.name}|{'down' if node.down else 'allocated' if node.job else 'idle'}|none\n" for node in found)
 
     def srun(self, words: list[str], _: str | None) -> str:
         """Only the question whether a node still starts a program; trainings are started in jobs.py."""

@@ -6,13 +6,14 @@
 #   cluster.sh start|stop|status FOLDER           NODES=3, each with CPUS=4 and GPUS=2, which are devices that do nothing
 #   cluster.sh stop-controller|start-controller FOLDER
 #   cluster.sh crash|start-node|cut|heal FOLDER NODE
+#   cluster.sh hide|show FOLDER NODE PATH         an empty folder that nobody can write to, instead of what the node has there
 #   cluster.sh node-timeout FOLDER SECONDS        until a node that does not answer is down
 #
 # On a busy machine, SLOWNESS=3 makes all time limits three times as long.
 # It needs root and the Debian or Ubuntu packages slurmctld slurmd slurm-client munge iproute2.
 set -euo pipefail
 NODES=${NODES:-3} CPUS=${CPUS:-4} GPUS=${GPUS:-2} NET=${NET:-10.91.7} SLOWNESS=${SLOWNESS:-1} BRIDGE=br-snaketrain
-ACTION=${1:?start, stop, status, stop-controller, start-controller, crash, start-node, cut, heal or node-timeout} FOLDER=$(realpath -m "${2:?the folder of the cluster}") NODE=${3:-}
+ACTION=${1:?start, stop, status, stop-controller, start-controller, crash, start-node, cut, heal, hide, show or node-timeout} FOLDER=$(realpath -m "${2:?the folder of the cluster}") NODE=${3:-} HIDDEN=${4:-}
 CONF=$FOLDER/slurm.conf MUNGE=$FOLDER/munge/socket
 export SLURM_CONF=$CONF
 
@@ -171,6 +172,8 @@ case $ACTION in
         sed -i "s/^SlurmdTimeout=.*/SlurmdTimeout=$((NODE * SLOWNESS))/" "$CONF"
         scontrol reconfigure
         ;;
+    hide) nsenter --mount --target "$(cat "$FOLDER/slurmd-$NODE.pid")" mount -t tmpfs -o ro none "$HIDDEN" ;;
+    show) nsenter --mount --target "$(cat "$FOLDER/slurmd-$NODE.pid")" umount --lazy "$HIDDEN" ;;
     heal) ip link set "v$NODE" up ;;
-    *) sed -n 2,11p "$0" && exit 2 ;;
+    *) sed -n 2,12p "$0" && exit 2 ;;
 esac

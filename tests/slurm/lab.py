@@ -187,6 +187,16 @@ def earlier_starts_live(folder: Path) -> bool:
     )
 
 
+def rank_process(job: str, rank: int) -> int:
+    """Its process id."""
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            words = file.read_text(errors="replace").split("\0")
+            if {f"SLURM_JOB_ID={job}", f"RANK={rank}"} <= set(words):
+                return int(file.parent.name)
+    raise AssertionError(f"job {job} has no rank {rank} now")
+
+
 def environments() -> Iterator[dict[str, str]]:
     """Of all processes of this machine, which the nodes share."""
     for file in Path("/proc").glob("[0-9]*/environ"):
@@ -238,12 +248,22 @@ class Cluster:
         self.folder, self.slowness = folder, limits.whole_seconds(1)
 
     def act(self, action: str, *node_or_seconds: str, environment: dict[str, str] | None = None) -> None:
-        """As the script cluster.sh knows them: start, stop, crash, start-node, cut, heal, node-timeout."""
+        """As the script cluster.sh knows them: start, stop, crash, start-node, cut, heal, hide, show, node-timeout."""
         command = [HERE / "cluster.sh", action, self.folder, *node_or_seconds]
         done = subprocess.run(
             list(map(str, command)), capture_output=True, text=True, env=os.environ | {"SLOWNESS": str(self.slowness)} | (environment or {})
         )
         assert done.returncode == 0, f"{action} {' '.join(node_or_seconds)}: {done.stdout}{done.stderr}"
+
+
+@contextmanager
+def hidden(cluster: Cluster, node: str, path: Path) -> Iterator[None]:
+    """A node does not have what the others have there, and cannot write there."""
+    cluster.act("hide", node, str(path))
+    try:
+        yield
+    finally:
+        cluster.act("show", node, str(path))
 
 
 @contextmanager

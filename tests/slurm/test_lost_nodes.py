@@ -11,7 +11,7 @@ def test_a_node_crashes(cluster, training, which):
     job, node = job_of(training.folder), nodes_of(job_of(training.folder))[which]
     with lost(cluster, "crash", node), started_again(training):
         pass  # elsewhere
-    told = f"SLURM job {job} (train_model patient) was requeued" + (f" because {node} died" if which == 0 else "")
+    told = f"SLURM job {job} (train_model patient) was requeued" + (f", and SLURM says that {node} is down" if which == 0 else "")
     assert told in training.printed()  # of another node than the first, the job itself may be quicker than SLURM
     assert job_of(training.folder) == job
 

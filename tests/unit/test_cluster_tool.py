@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,15 +34,16 @@ def slurm(tmp_path, monkeypatch):
             new.chmod(0o755)
             os.replace(new, tmp_path / "bin" / name)
 
-    says(squeue="true", scontrol="echo 'Invalid job id specified' >&2; exit 1", scancel=f'echo "$@" >> {tmp_path}/cancelled')
+    knows_none = """[ $# = 3 ] && echo 'No jobs in the system' && exit; echo 'Invalid job id specified' >&2; exit 1"""
+    says(squeue="true", scontrol=knows_none, scancel=f'echo "$@" >> {tmp_path}/cancelled')
     return says
 
 
-def trained(run: str, steps: int, end: dict | None = None, pace: float = 2.0, kind: str = "runs") -> None:
-    """A run that began a moment ago and has taken this many of 100 steps."""
+def trained(run: str, steps: int, end: dict | None = None, pace: float = 2.0, kind: str = "runs", now: float | None = None) -> None:
+    """A run that has taken this many of 100 steps until a moment ago, or until `now`."""
     folder = Path("results") / kind / run / "training"
     folder.mkdir(parents=True)
-    began = time.time() - steps * pace
+    began = (now or time.time()) - steps * pace
     events = [{"event": "attempt", "resume_step": 0, "steps": 100, "time": began}]
     events += [{"event": "train", "step": step, "time": began + step * pace} for step in range(1, steps + 1)]
     events += [{"event": "end", "step": steps} | end] if end else []
@@ -94,6 +96,33 @@ def test_status_of_runs_in_the_queue(slurm, monkeypatch, capsys):
     assert found["small"] == "train_model 5 PENDING (Priority) logs/slurm/rule_train_model/small/5.log"
     assert found["later"] == "train_model not started"
     assert found["words"].startswith("prepare_data 6 RUNNING n3")
+
+
+@pytest.mark.parametrize(
+    ("silent", "log_silent", "told"),
+    [(59, 59, False), (70, 70, True), (900, 20, False), (900, 100, True)],
+    ids=["short", "a hang", "an evaluation that prints", "both"],
+)
+def test_status_of_a_training_that_takes_no_step(slurm, monkeypatch, capsys, silent, log_silent, told):
+    """Until compute.stall_seconds end it, after half an hour, it had a time left."""
+    slurm(squeue=rows("4|RUNNING|None|rule_train_model_wildcards_large|n[1-2]"))
+    trained("large", 40, now=time.time() - silent)
+    submitted("4", "rule_train_model_wildcards_large")
+    os.utime("4.log", (0, time.time() - log_silent))
+    call(monkeypatch, "status")
+    shown = table(capsys)["large"]
+    seconds = re.search(r"RUNNING, no step for (\d+) s 40 of 100 n\[1-2\] 4.log$", shown)
+    assert bool(seconds) == told and (not told or abs(int(seconds[1]) - min(silent, log_silent)) < 5), shown
+    call(monkeypatch, "status", "--json")
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["state"] == "RUNNING" and (found["seconds_left"] is None) == told == (found["idle_seconds"] is not None)
+
+
+def test_status_of_a_training_whose_steps_take_minutes(slurm, monkeypatch, capsys):
+    slurm(squeue=rows("4|RUNNING|None|rule_train_model_wildcards_large|n[1-2]"))
+    trained("large", 4, pace=100.0, now=time.time() - 150)
+    call(monkeypatch, "status")
+    assert "no step" not in table(capsys)["large"]
 
 
 def test_status_of_idle_runs(slurm, monkeypatch, capsys):

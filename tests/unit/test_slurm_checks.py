@@ -42,6 +42,24 @@ def test_a_waiting_job_is_reported_once_with_reason_number_and_log(watch, told):
     assert "20 minutes (Priority): other jobs come first" in told[-1] and len(told) == 2
 
 
+def test_many_jobs_that_wait_for_the_same_reason_are_one_line(watch, told):
+    """Of 300 jobs, 242 had a line each."""
+    rows = [replace(ROW, number=str(number), reason="Priority" if number > 12 else "Resources") for number in range(12, 312)]
+    early = rows[:100]
+    watch.look(early, 0)
+    for second in range(30, 660, 30):
+        watch.look(rows, second)
+    assert told == [
+        "SLURM job 12 (train_model small) has been waiting for 10 minutes (Resources): the cluster is full. Log: logs/slurm/rule_train_model/small/12.log",
+        "99 SLURM jobs have been waiting for 10 minutes (Priority): other jobs come first. The first is 13 (train_model small). "
+        "Log: logs/slurm/rule_train_model/small/13.log",
+    ]
+    watch.look(rows, 660)
+    assert told[2:] and told[2].startswith("200 SLURM jobs have been waiting for 10 minutes (Priority)"), "a minute later"
+    watch.look(rows, 900)
+    assert len(told) == 3
+
+
 @pytest.mark.parametrize(
     ("reason", "advice"),
     [
@@ -57,12 +75,17 @@ def test_a_reason_that_waiting_does_not_help_is_reported_at_once(watch, told, re
     assert len(told) == 1 and advice in told[0]
 
 
-def test_a_requeued_job_is_reported_with_the_node_that_died(watch, told, monkeypatch):
-    monkeypatch.setattr(Slurm, "_answer", lambda self, command: "a1 mixed\na2 down*\n")
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [("down*|Not responding", "down (Not responding)"), ("draining|disk", "draining (disk)"), ("drained|none", "drained")],
+)
+def test_a_requeued_job_is_reported_with_what_slurm_says_of_its_nodes(watch, told, monkeypatch, state, words):
+    """A node that is drained has not died."""
+    monkeypatch.setattr(Slurm, "_answer", lambda self, command: f"a1|mixed|none\na2|{state}\n")
     watch.look([replace(ROW, state="RUNNING", nodes="a[1-2]")], 0)
     watch.look([replace(ROW, reason="BeginTime")], 30)
     assert told == [
-        "SLURM job 12 (train_model small) was requeued because a2 died; a training resumes from its last checkpoint. "
+        f"SLURM job 12 (train_model small) was requeued, and SLURM says that a2 is {words}; a training resumes from its last checkpoint. "
         "Log: logs/slurm/rule_train_model/small/12.log"
     ]
     watch.look([replace(ROW, reason="BeginTime")], 60)
@@ -90,7 +113,7 @@ def test_a_requeued_job_with_a_range_of_nodes_takes_fewer(told, monkeypatch):
 
 def test_a_requeued_job_starts_without_the_nodes_that_failed_it(tmp_path, told, monkeypatch):
     """Nodes that SLURM itself has given up need no exclusion, and return when it takes them back. Retried until SLURM answers."""
-    changed, answers = [], [SlurmError("busy"), "a1 down\na2 idle", " ExcNodeList=b1", "b1", ""]
+    changed, answers = [], [SlurmError("busy"), "a1|down|none\na2|idle|none", " ExcNodeList=b1", "b1", ""]
 
     def answer(self, command):
         if command[:2] == ("scontrol", "update"):
@@ -110,16 +133,54 @@ def test_a_requeued_job_starts_without_the_nodes_that_failed_it(tmp_path, told, 
     assert sum("will start without a2, which failed it" in line for line in told) == 1
 
 
-def test_the_monitor_outlives_an_error_of_the_file_system(tmp_path, told, monkeypatch):
+class Over(BaseException): ...
+
+
+@pytest.fixture
+def looked(told, monkeypatch):
+    """A monitor that has looked at these jobs, or met these errors, one after the other."""
+
+    def look(found: list, folders: dict[str, Path] | None = None) -> None:
+        watch, answers = JobMonitor(Slurm(), Path("logs/slurm"), told.append, {}, folders), iter([*found, Over()])
+
+        def jobs_here(slurm):
+            answer = next(answers)
+            if isinstance(answer, BaseException):
+                raise answer
+            return [answer]
+
+        monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.monitor.jobs_here", jobs_here)
+        monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.monitor.time.sleep", lambda seconds: None)
+        monkeypatch.setattr(Slurm, "_answer", lambda self, command: "")
+        with pytest.raises(Over):
+            watch.run()
+
+    return look
+
+
+def in_turn(*states: str) -> list[QueuedJob]:
+    return [replace(ROW, state=state) for state in states]
+
+
+def test_the_monitor_outlives_an_error_of_the_file_system(tmp_path, told, looked):
     """NFS has many that are not FileNotFoundError."""
     (tmp_path / "file").touch()
-    watch = JobMonitor(Slurm(), Path("logs/slurm"), told.append, {}, {str(ROW.work): tmp_path / "file"})
-    states = iter(["RUNNING", "PENDING", "PENDING", "FAILED"])
-    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.monitor.jobs_here", lambda slurm: [replace(ROW, state=next(states))])
-    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.monitor.time.sleep", lambda seconds: None)
-    with pytest.raises((StopIteration, RuntimeError)):
-        watch.run()
+    looked(in_turn("RUNNING", "PENDING", "PENDING", "FAILED"), {str(ROW.work): tmp_path / "file"})
     assert "ended as FAILED" in told[-1]
+
+
+def test_an_error_of_a_look_is_told_once(told, looked):
+    """After it, nothing was told of any job any more."""
+    looked([TypeError("what"), TypeError("what"), *in_turn("RUNNING", "FAILED")])
+    assert [line.split(" (")[0] for line in told] == ["the state of the SLURM jobs cannot be told", "SLURM job 12"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"job": "12"}', '{"job": "12", "nodes": 3}', '"12"'])
+def test_notes_that_cannot_be_read_are_told_and_left(tmp_path, told, looked, text):
+    (tmp_path / "nodes_to_exclude.json").write_text(text)
+    looked(in_turn("RUNNING", "PENDING", "RUNNING", "PENDING", "RUNNING", "FAILED"), {str(ROW.work): tmp_path})
+    assert sum("nodes_to_exclude.json cannot be read" in line for line in told) == 1
+    assert "ended as FAILED" in told[-1] and not any("cannot be told" in line for line in told)
 
 
 def test_the_wait_is_counted_from_zero_after_a_run(watch, told, monkeypatch):
@@ -133,13 +194,26 @@ def test_the_wait_is_counted_from_zero_after_a_run(watch, told, monkeypatch):
 
 @pytest.mark.parametrize(
     ("state", "advice"),
-    [("OUT_OF_MEMORY", "compute.memory_mb"), ("TIMEOUT", "compute.minutes"), ("NODE_FAIL", "died"), ("PREEMPTED", "took its place")],
+    [
+        ("OUT_OF_MEMORY", "compute.memory_mb"),
+        ("TIMEOUT", "compute.minutes"),
+        ("NODE_FAIL", "SLURM gave up one of its nodes"),
+        ("PREEMPTED", "took its place"),
+    ],
 )
 def test_how_a_job_ended(watch, told, state, advice):
     watch.look([replace(ROW, state="RUNNING")], 0)
     for second in (30, 60):
         watch.look([replace(ROW, state=state)], second)
     assert len(told) == 1 and f"ended as {state}" in told[0] and advice in told[0]
+
+
+@pytest.mark.parametrize("cancelling", [True, False])
+def test_jobs_that_ctrl_c_cancels_have_no_line_each(told, cancelling):
+    watch = JobMonitor(Slurm(), Path("logs/slurm"), told.append, {}, None, lambda: cancelling)
+    watch.look(in_turn("RUNNING"), 0)
+    watch.look(in_turn("CANCELLED"), 30)
+    assert len(told) == (not cancelling)
 
 
 def test_success_and_earlier_ends_are_not_reported(watch, told):
@@ -221,11 +295,37 @@ def test_what_slurm_would_refuse_is_reported_once_with_a_remedy(monkeypatch, err
         type("Job", (), {"asks": asks, "comment": f"rule_train_model_wildcards_{name}"})
         for name, asks in (("a", "-p x"), ("b", "-p x"), ("c", "-p y"))
     ]
-    found = submitting.refusals(Slurm(), jobs, SimpleNamespace(array_jobs=None))
-    assert asked == [f"exec sbatch --test-only --comment x -p {partition} --wrap true" for partition in ("x", "y")]
+    found = submitting.refusals(Slurm(), jobs, SimpleNamespace(array_jobs=None), print)
+    assert [command for command in asked if "sbatch" in command] == [
+        f"exec sbatch --test-only --comment x -p {partition} --wrap true" for partition in ("x", "y")
+    ]
     assert len(found) == (2 if advice else 0)
     assert all(advice in line and "\n" not in line for line in found)
     assert not found or (found[0].startswith("train_model a: SLURM would refuse it: ") and found[0].endswith("Asked for: -p x"))
+
+
+@pytest.mark.parametrize("looks", [0, 2, None], ids=["known", "known soon", "never known"])
+def test_a_controller_that_does_not_know_its_nodes_yet_is_asked_again(monkeypatch, told, looks):
+    """For a few seconds after its start, SLURM 22.05 has nodes in the state `unknown`, and says of all that they are not available."""
+    unknown, now = {"looks": looks}, [0.0]
+
+    def run(self, command):
+        if command[0] == "sinfo":
+            return subprocess.CompletedProcess(command, 0, "a1 idle\na2 unknown*\n" if unknown["looks"] != 0 else "a1 idle\na2 down*\n", "")
+        if unknown["looks"]:
+            unknown["looks"] -= 1
+        error = "allocation failure: Requested node configuration is not available" if unknown["looks"] != 0 or looks == 0 else ""
+        return subprocess.CompletedProcess(command, bool(error), "", error)
+
+    monkeypatch.setattr(Slurm, "_run", run)
+    monkeypatch.setattr(submitting, "submission", lambda job, settings: "sbatch --test-only --comment x -p x --wrap true")
+    monkeypatch.setattr(submitting, "comment", lambda job: "rule_train_model_wildcards_a")
+    monkeypatch.setattr(submitting.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(submitting.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    found = submitting.refusals(Slurm(), ["a job"], SimpleNamespace(array_jobs=None), told.append)
+    assert bool(found) == (looks != 2), "what it never learns, or knows, it refuses"
+    assert len(told) == (looks != 0) and all("waits until its nodes have registered" in line for line in told)
+    assert now[0] == {0: 0, 2: 2, None: submitting.REGISTERING_SECONDS}[looks]
 
 
 @pytest.mark.parametrize("in_queue", [True, False])
@@ -241,12 +341,12 @@ def test_a_limit_that_is_full_is_no_refusal_while_jobs_are_in_the_queue(monkeypa
     monkeypatch.setattr(Slurm, "_run", run)
     monkeypatch.setattr(submitting, "submission", lambda job, settings: "sbatch --test-only --comment x -p x --wrap true")
     monkeypatch.setattr(submitting, "comment", lambda job: "rule_train_model_wildcards_a")
-    found = submitting.refusals(Slurm(), ["a job"], SimpleNamespace(array_jobs=None))
+    found = submitting.refusals(Slurm(), ["a job"], SimpleNamespace(array_jobs=None), print)
     assert bool(found) == (not in_queue) and "slurm_account" not in "".join(found)
 
 
 def test_job_arrays_are_refused():
-    (found,) = submitting.refusals(Slurm(), [], SimpleNamespace(array_jobs="train_model"))
+    (found,) = submitting.refusals(Slurm(), [], SimpleNamespace(array_jobs="train_model"), print)
     assert found.startswith("slurm-steady-array-jobs: ") and "Remove the option" in found
 
 

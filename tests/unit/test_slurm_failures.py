@@ -1,6 +1,7 @@
 """Why a job failed, from its state and the end of its log."""
 
 import os
+import sys
 
 import pytest
 
@@ -73,9 +74,20 @@ def test_the_failure_of_an_earlier_start_is_not_the_reason(found):
 def test_a_job_without_a_log_does_not_see_the_working_directory(found):
     lost = found("FAILED", None)
     assert "left no log at " in lost.what and f"does not see the working directory {os.getcwd()}. Check with `srun ls -d" in lost.what
-    assert lost.worth_retrying, "on another node"
+    assert lost.worth_retrying and lost.node_unfit, "on another node"
     elsewhere = found("FAILED", "slurmstepd: error: couldn't chdir to `/home/me': No such file or directory: going to /tmp instead\n")
     assert "was started in another folder: its node probably does not see" in elsewhere.what
+
+
+@pytest.mark.parametrize(
+    ("line", "why"), [("line 4: {}: No such file or directory", "No such file or directory"), ("4: {}: not found", "not found")]
+)
+def test_a_first_node_without_python(found, line, why):
+    """As bash and sh say it. It fails each job within a second, so that SLURM gives it to the next one at once."""
+    lost = found("FAILED", f"/var/spool/slurmd/job00007/slurm_script: {line.format(sys.executable)}\n")
+    assert lost.what == f"could not start {sys.executable} on its node: {why}"
+    assert lost.worth_retrying and lost.node_unfit
+    assert found("FAILED", f"{sys.executable}: No module named mine\n") is None
 
 
 def test_a_node_without_a_configuration_of_slurm(found):

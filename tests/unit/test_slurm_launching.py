@@ -3,6 +3,8 @@
 import json
 import shlex
 import signal
+import subprocess
+import sys
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,11 +21,11 @@ from snaketrain.config.schema import Compute, Settings
 from snaketrain.config.sizes import NodeCounts
 from snaketrain.launch import slurm_job
 from snaketrain.launch.slurm_job import SlurmJob
-from snaketrain.launch.slurm_step import NodeSize, StepEnding, Watch, dead_nodes, first_cause, srun_command
+from snaketrain.launch.slurm_step import NodeSize, Said, StepEnding, Watch, dead_nodes, first_cause, srun_command
 from snaketrain.launch.workers import Ending, Restarts
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.strategy_declarations import evaluation_compute
-from snaketrain.slurm.client import NODES_TO_EXCLUDE, Allocation, Slurm, SlurmError, moment_of
+from snaketrain.slurm.client import NODES_TO_EXCLUDE, Allocation, Slurm, SlurmError, moment_of, refused_for_now
 
 
 def words(compute: Compute, in_slurm_job: bool = False) -> list[str]:
@@ -441,6 +443,119 @@ def test_a_start_that_was_cut_off_does_not_end_the_next_one(job, slurm, capsys):
     assert job.exit_code(LOST, []) == 137
     assert changed(slurm) == []
     assert "SLURM has already restarted it elsewhere" in capsys.readouterr().out
+
+
+# --- nodes that are unfit before the start, and what SLURM refuses for now
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The nodes of each start; `unfit` are found so before each, and `endings` are those of the starts, of which the last one succeeds."""
+    found = SimpleNamespace(hosts=[], unfit={}, endings=[])
+
+    def run(step, command, start):
+        found.hosts.append(step.hosts)
+        return found.endings.pop(0) if found.endings else StepEnding(Ending(0))
+
+    monkeypatch.setattr(slurm_job.Step, "run", run)
+    monkeypatch.setattr(
+        slurm_job, "unfit_nodes", lambda slurm, number, hosts, *_: {host: found.unfit[host] for host in hosts if host in found.unfit}
+    )
+    monkeypatch.setattr(slurm_job, "SECONDS_BETWEEN_QUESTIONS", 0.01)
+    return found
+
+
+def test_an_unfit_node_is_left_out_before_the_start(job, slurm, steps, capsys):
+    steps.unfit = {"a3": "has no Python at /venv/bin/python"}
+    assert job.train([]) == 0 and steps.hosts == [["a1", "a2"]] and changed(slurm) == []
+    assert "job 7: a3 has no Python at /venv/bin/python; it is left out" in capsys.readouterr().out
+
+
+def test_a_job_with_too_few_fit_nodes_is_requeued_once_for_them(job, slurm, steps, capsys):
+    """If nobody has excluded them meanwhile, it would be given them again and again."""
+    steps.unfit = {"a2": "has no Python", "a3": "has no Python"}
+    assert job.train([]) == 1 and steps.hosts == [] and changed(slurm) == ["requeue 7"]
+    assert json.loads((slurm / NODES_TO_EXCLUDE).read_text()) == {"job": "7", "nodes": ["a2", "a3"]}
+    assert "1 nodes left, fewer than 2; requeued, to start without a2, a3" in capsys.readouterr().out
+    assert job.train([]) == 1 and changed(slurm) == ["requeue 7"]
+    assert "a2, a3 failed it before, and nobody has excluded them; giving up" in capsys.readouterr().out
+
+
+def test_nothing_is_started_if_the_job_is_ended_while_its_nodes_are_checked(job, steps, monkeypatch):
+    monkeypatch.setattr(slurm_job, "unfit_nodes", lambda *_: job.signals.append(signal.SIGTERM) or {})
+    assert job.train([]) == 143 and steps.hosts == []
+
+
+MEMORY = "Memory required by task is not available"
+
+
+def test_what_slurm_refuses_for_now_is_no_restart(job, slurm, steps, capsys):
+    """As in the first seconds of a controller that was away, which does not know its nodes yet."""
+    steps.endings = [StepEnding(Ending(1), refused=MEMORY)] * 9
+    assert job.train([]) == 0 and len(steps.hosts) == 10 and job.restarts.without_progress == 0
+    assert capsys.readouterr().out.count("SLURM lets it start nothing yet") == 1
+
+
+@pytest.mark.parametrize(("why", "code"), [(MEMORY, 1), ("Unable to contact slurm controller (connect failure)", 0)])
+def test_slurm_is_not_asked_for_ever(job, steps, monkeypatch, why, code):
+    """Unless it is away, during which nothing else could be done."""
+    now = [0.0]
+    monkeypatch.setattr(slurm_job.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(SlurmJob, "wait", lambda self, seconds: now.__setitem__(0, now[0] + 100))
+    steps.endings = [StepEnding(Ending(1), refused=why)] * 40
+    assert job.train([]) == code
+    assert len(steps.hosts) == (20 if code else 41)
+
+
+def test_a_refused_step_does_not_say_that_a_node_is_dead(slurm):
+    job = Allocation("7", 0, ("a1", "a2"))
+    srun = f'case "$*" in *a2*) echo "srun: error: Unable to create step for job 7: {MEMORY}" >&2; exit 1;; esac'
+    (slurm / "bin/srun").write_text(f"#!/bin/sh\n{srun}\n")
+    assert dead_nodes(Slurm(), job, ["a2"]) is None
+    (slurm / "bin/srun").write_text(f"#!/bin/sh\n{srun.replace(MEMORY, 'Required node not available (down, drained or reserved)')}\n")
+    assert dead_nodes(Slurm(), job, ["a2"]) == ["a2"]
+
+
+def said(*lines: str) -> Said:
+    script = "import sys; sys.stderr.write(sys.argv[1])"
+    found = Said(subprocess.Popen([sys.executable, "-c", script, "\n".join(lines) + "\n"], stderr=subprocess.PIPE))
+    found.finish()
+    return found
+
+
+def test_srun_tells_which_node_was_the_first_to_fail(slurm, capfdbinary):
+    """The other one is ended for it."""
+    lines = [
+        " 5% of a bar\rslurmstepd-b2: error: execve(): /venv/bin/python: No such file or directory",
+        "srun: error: b2: task 1: Exited with exit code 2",
+        "srun: error: a[1-3]: tasks 2-4: Exited with exit code 1",
+        "srun: error: b1: task 0: Killed",
+    ]
+    found = said(*lines).endings(Slurm())
+    assert found == {"b2": "execve(): /venv/bin/python: No such file or directory"} | dict.fromkeys(
+        ("a1", "a2", "a3"), "Exited with exit code 1"
+    )
+    assert capfdbinary.readouterr().err.decode().splitlines() == "\n".join(lines).splitlines(), "and passed on"
+    ending = first_cause(2, {}, ["b1", "b2"], [], {"b2": found["b2"]})
+    assert ending == Ending(2, "b2 ended without a report (execve(): /venv/bin/python: No such file or directory)")
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        (f"srun: error: Unable to create step for job 7: {MEMORY}", MEMORY),
+        ("srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)", "Requested nodes are busy"),
+        (
+            "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)",
+            "Unable to contact slurm controller (connect failure)",
+        ),
+        ("srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)\nsrun: Step created for job 7", None),
+        ("srun: error: Unable to create step for job 7: Job/step already completing or completed", None),
+        ("srun: error: Task launch for StepId=7.1 failed on node a2: Communication connection failure", None),
+    ],
+)
+def test_what_slurm_may_do_later(line, refused):
+    assert refused_for_now(f"srun: something\n{line}\nsrun: more") == refused
 
 
 def test_silent_nodes_are_probed_all_at_once(slurm):

@@ -257,6 +257,43 @@ def test_a_submission_waits(slurm, executor, submission, caplog, message):
     assert caplog.text.count("is not submitted yet") == 1
 
 
+def test_a_node_that_cannot_run_a_jobs_script_gets_no_other_one(slurm, executor, submitted):
+    """Here of a job that left no log. What the plugin's `_failed_nodes` do, tests/slurm/test_unfit_nodes.py tests."""
+    known = "echo 'JobId=1 Restarts=0 NodeList=(null) BatchHost=n3 EndTime=Unknown'"
+    slurm(squeue="echo '1|FAILED'", scontrol=f'case "$*" in *"show job"*) {known};; *) echo \'MinJobAge = 300 sec\';; esac')
+    look(executor, [submitted("1")])
+    assert "jobs are submitted with --exclude=n3" in executor.reported[0][1] and executor._failed_nodes == {"n3"}
+
+
+def test_many_submissions_that_wait_are_one_line(slurm, executor, submission, caplog, monkeypatch):
+    """Of the first of them; when they are submitted, each has the line that it always has."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(steady_executor, "FIRST_PAUSE_SECONDS", 0.1)
+    slurm(sbatch=f"touch tried-$$; {AT_THE_LIMIT}", squeue=ONE_OF_ANOTHER_FOLDER)
+    jobs = [types.SimpleNamespace(**vars(submission) | {"wildcards": [str(number)], "jobid": number}) for number in range(5)]
+    threads = [threading.Thread(target=executor.run_job, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    limits.until(lambda: len(list(Path().glob("tried-*"))) > 10)
+    slurm(sbatch="echo 12")
+    for thread in threads:
+        thread.join(limits.seconds(60))
+    assert len(executor.active_jobs) == 5
+    assert caplog.text.count("is not submitted yet") == 1 and caplog.text.count("was submitted after") == 1
+    assert executor.waiting == {}
+
+
+def test_the_plugin_says_nothing_during_an_outage(slurm, executor, submitted, caplog):
+    """It would say at each look that it asks `sacct`, or cannot, since it does not know MinJobAge."""
+    caplog.set_level(logging.INFO)
+    jobs = [submitted("1")]
+    slurm(squeue=AWAY, scontrol=AWAY, sacct="true")
+    for _ in range(3):
+        assert look(executor, jobs) == jobs
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["SLURM does not answer. Its jobs keep running; their states are queried again when it does."]
+
+
 def test_many_submissions_at_a_limit_do_not_each_ask_for_all_jobs(slurm, executor, submission, tmp_path):
     """SLURM refused, so no job can have been lost; only a missing answer needs that check."""
     slurm(sbatch=once_refused(AT_THE_LIMIT), squeue=f'echo "$@" >> {tmp_path}/asked; {ONE_OF_ANOTHER_FOLDER}')

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from snaketrain.orchestration.job_errors import last_error
-from snaketrain.orchestration.unfinished import without_results
+from snaketrain.orchestration.unfinished import by_reason, without_results
 
 STAGES = ("train_model", "select_checkpoint", "evaluate_model")
 
@@ -65,6 +65,16 @@ def test_a_run_whose_evaluation_on_a_further_set_failed_is_compared_without_it(w
         workflow.left.discard(workflow.jobs[finished])
     write(tmp_path / "logs/evaluate_set/a.log", "python evaluate_set.py\nout of memory\n")
     assert without_results(workflow.dag, workflow.scheduler) == {"a/more": "evaluate_set failed: out of memory", "b": "not started"}
+
+
+def test_many_runs_that_had_not_begun_are_one_line(workflow):
+    """After Ctrl-C, each of 300 jobs that were waiting in the queue was said to have left no log."""
+    workflow.left.discard(workflow.jobs["prepare_data"])
+    workflow.scheduler.running |= {workflow.jobs["train_model", "a"], workflow.jobs["train_model", "b"]}
+    found = without_results(workflow.dag, workflow.scheduler)
+    assert list(by_reason(found)) == ["a, b: train_model had not begun"]
+    many = {str(number): "not started" for number in range(300)} | {"x": "train_model failed: out of memory"}
+    assert list(by_reason(many)) == ["0, 1, 2, 3, 4 and 295 more: not started", "x: train_model failed: out of memory"]
 
 
 def test_the_last_job_that_ran_of_a_submitted_group_has_failed(workflow, tmp_path):

@@ -22,7 +22,10 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_executor_plugin_slurm_steady.left_over import Left, LeftOver, StillFollowed
 from snakemake_executor_plugin_slurm_steady.monitor import JobMonitor, failure
 from snakemake_executor_plugin_slurm_steady.submitting import (
+    AWAITS_NODES,
     LIMIT,
+    REGISTERING_SECONDS,
+    awaits_nodes,
     fingerprint,
     is_done,
     jobs_ahead,
@@ -66,6 +69,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         self.following: dict[str, SubmittedJobInfo] = {}  # by number: submitted or adopted, and not known to have ended
         self.names: set[str] = set()  # of all jobs that were followed
         self.unconfirmed: set[str] = set()  # comments of jobs that SLURM may have taken although it did not say so
+        self.waiting: dict[str, Job] = {}  # by the reason why jobs are not submitted yet, the one of which that was told
         self.fingerprints: dict[str, str] = {}  # of jobs that are being submitted, by comment
         self.submission = threading.local()  # this thread's current submission: its job's name, and its outcome
         self.cancelling = threading.Event()
@@ -81,14 +85,16 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         dag, settings = workflow.dag, workflow.executor_settings
         submitted, logs = to_submit(dag), Path(settings.logdir or ".snakemake/slurm_logs")
         try:
-            refused = misquoted(passed_to_jobs(workflow), not settings.pass_command_as_script) or refusals(self.slurm, submitted, settings)
+            refused = misquoted(passed_to_jobs(workflow), not settings.pass_command_as_script) or refusals(
+                self.slurm, submitted, settings, self.logger.info
+            )
             self.hooks.check(refused)
             self.left_over.settle(submitted, settings, partial(reads_what_is_there, dag), partial(is_done, dag, self.hooks.is_done))
         except (SlurmError, StillFollowed) as error:
             raise WorkflowError(str(error)) from None
         for folder in (logs.parent, logs):
             make_private_folder(folder)
-        monitor = JobMonitor(self.slurm, logs, self.logger.info, *self.hooks.watched())
+        monitor = JobMonitor(self.slurm, logs, self.logger.info, *self.hooks.watched(), self.cancelling.is_set)
         threading.Thread(target=monitor.run, daemon=True).start()
 
     @property
@@ -159,10 +165,23 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         if state:
             log, asked_mb = Path(job_info.aux["slurm_logfile"]), job_info.job.resources.get("mem_mb")
             if found := failure(self.slurm, job_info.external_jobid, state[1], log, asked_mb):
-                msg = f"{msg} It {found.what}. "
+                msg = f"{msg} It {found.what}. {self.exclude_node_of(job_info) if found.node_unfit else ''}"
                 if not found.worth_retrying:
                     job_info.job.attempt = job_info.job.restart_times + 1  # the last one that `retries` allows
         super().report_job_error(job_info, msg, **kwargs)
+
+    def exclude_node_of(self, job_info: SubmittedJobInfo) -> str:
+        """Let no further job run its script on the node on which this one could not."""
+        try:
+            node = self.slurm.allocation(job_info.external_jobid).script_host
+        except SlurmError:
+            return ""
+        self._failed_nodes |= {node} - {""}  # the plugin's, for `--exclude`
+        return (
+            f"Until snakemake is started again, jobs are submitted with --exclude={node}, unless compute.sbatch has its own. "
+            if node
+            else ""
+        )
 
     def forget(self, job_info: SubmittedJobInfo, state: str) -> None:
         number = job_info.external_jobid
@@ -195,15 +214,16 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
                 self.settle_unconfirmed(job)
                 super()._report_job_error_threadsafe(SubmittedJobInfo(job), refusal)
                 return
-            if reason != before:
+            if reason != before and self.waiting.setdefault(reason, job) is job:  # the first of all jobs that wait for it
                 self.logger.warning(f"{Work.of(comment(job))} is not submitted yet: {reason}.")
             self.cancelling.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         if not reason:
             return
+        told = [why for why, first in self.waiting.copy().items() if first is job and self.waiting.pop(why)]
         if self.cancelling.is_set():
             self.settle_unconfirmed(job)
-        else:
+        elif told:
             self.logger.info(f"{Work.of(comment(job))} was submitted after {time.monotonic() - started:.0f} seconds.")
 
     def try_to_submit(self, job: "Job") -> str | None:
@@ -229,6 +249,8 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
             return f"SLURM does not answer; trying again for {OUTAGE_PATIENCE_SECONDS // 60} minutes"
         if NO_NUMBER.search(message) and seconds < NO_NUMBER_PATIENCE_SECONDS:
             return "sbatch did not say which number it has; it is cancelled, if it is in the queue, and submitted again"
+        if seconds < REGISTERING_SECONDS and awaits_nodes(self.slurm, message, FIRST_PAUSE_SECONDS):
+            return f"{AWAITS_NODES}; trying again for {REGISTERING_SECONDS // 60} minutes"
         if LIMIT.search(message) and jobs_ahead(self.slurm, FIRST_PAUSE_SECONDS):
             return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue"
         return ""
@@ -262,13 +284,14 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
 
     async def check_active_jobs(self, active_jobs: list["SubmittedJobInfo"]) -> AsyncIterator["SubmittedJobInfo"]:
         """Every job stays active until its end is known: Snakemake keeps only those that are yielded."""
-        try:
-            async for _ in super().check_active_jobs(active_jobs):
-                pass
-        except Exception as error:  # or the thread would end and the workflow wait forever
-            self.logger.warning(f"The states of the SLURM jobs could not be read; they are queried again: {error}")
+        states = await self.states_in_squeue() if active_jobs else None
+        if self.silent_since is None:  # or the plugin would warn of each of its attempts, at each look
+            try:
+                async for _ in super().check_active_jobs(active_jobs):
+                    pass
+            except Exception as error:  # or the thread would end and the workflow wait forever
+                self.logger.warning(f"The states of the SLURM jobs could not be read; they are queried again: {error}")
         unsettled = [job_info for job_info in active_jobs if job_info.external_jobid in self.following]
-        states = await self.states_in_squeue() if unsettled else None
         for job_info in unsettled:
             number, state = job_info.external_jobid, (states or {}).get(job_info.external_jobid)
             try:

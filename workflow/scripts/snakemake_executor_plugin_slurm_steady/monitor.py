@@ -1,9 +1,9 @@
 """Why SLURM lets a job wait, requeued or ended it, and what to do. Snakemake only says that a job failed."""
 
 import contextlib
-import json
 import os
 import re
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from snaketrain.config.schema import Compute
 from snaketrain.runtime.processes import OUT_OF_MEMORY
-from snaketrain.slurm.client import ENDED_STATES, NODES_TO_EXCLUDE, Slurm, SlurmError, jobs_here
+from snaketrain.slurm.client import ENDED_STATES, Slurm, SlurmError, jobs_here, noted_nodes
 from snaketrain.slurm.jobs import QueuedJob
 
 # --- Why a job failed, where its state and its log give it away. What would fail again is not retried.
@@ -22,6 +22,7 @@ MEMORY = re.compile(
     rf"^.*(?:{OUT_OF_MEMORY}(?P<ours>.*)|exceeded memory limit \((?P<used>\d+) > (?P<limit>\d+)\).*|oom[-_]kill event.*)$", re.M
 )
 NO_FOLDER = re.compile(r"couldn't chdir to `")
+NO_PYTHON = re.compile(rf"^\S*slurm_script: .*{re.escape(sys.executable)}: (?P<why>.*)$", re.M)  # of the shell that runs a job's script
 NO_CONFIGURATION = re.compile(
     "Could not establish a configuration source|Unable to process configuration file|fetch_config: DNS SRV lookup failed"
 )
@@ -33,6 +34,7 @@ class Failure:
 
     what: str
     worth_retrying: bool
+    node_unfit: bool = False  # the one that ran its script, on which another try would end the same way
 
 
 def failure(slurm: Slurm, number: str, state: str, log: Path, asked_mb: int | None = None) -> Failure | None:
@@ -48,8 +50,11 @@ def failure(slurm: Slurm, number: str, state: str, log: Path, asked_mb: int | No
         return Failure(
             f"{how}: its node probably does not see the working directory {os.getcwd()}. Check with `srun ls -d {os.getcwd()}`, and work in a folder "
             "that all nodes share",
-            worth_retrying=True,  # on another node, perhaps
+            worth_retrying=True,
+            node_unfit=True,
         )
+    if state == "FAILED" and text and (missing := NO_PYTHON.search(text)):
+        return Failure(f"could not start {sys.executable} on its node: {missing['why']}", worth_retrying=True, node_unfit=True)
     if text and NO_CONFIGURATION.search(text):
         return Failure(
             "found no configuration of SLURM on its node: export SLURM_CONF before snakemake is started, with a path that the nodes share, or ask "
@@ -101,6 +106,7 @@ def of_memory(slurm: Slurm, number: str, sign: re.Match[str] | None, asked_mb: i
 
 SECONDS_BETWEEN_LOOKS = 30
 PATIENCE_SECONDS = 600  # a job may wait this long before the wait is reported
+SECONDS_BETWEEN_WAITS = 60  # between two lines about jobs that wait for the same reason
 
 # reasons that waiting does not remove are reported at once
 STUCK = {
@@ -116,7 +122,7 @@ STUCK = {
 WAITING = {
     "Resources": "the cluster is full",
     "Priority": "other jobs come first",
-    "BeginTime": "it was requeued a moment ago",
+    "BeginTime": "SLURM lets it start only later: as `--begin` asks for, or some two minutes after it was requeued",
     "ReqNodeNotAvail": "nodes are down or reserved: `sinfo --list-reasons`",
     "Nodes required for job are DOWN": "nodes are down or reserved: `sinfo --list-reasons`",
     "QOS": "a limit of your quality of service is reached",
@@ -124,51 +130,76 @@ WAITING = {
 }
 ENDED = {
     "TIMEOUT": "it reached its time limit: raise compute.minutes, or compute.save_before_limit_seconds if it had no time to save",
-    "NODE_FAIL": "its node died",
+    "NODE_FAIL": "SLURM gave up one of its nodes, and does not requeue it",
     "PREEMPTED": "another job took its place, and the partition does not requeue (PreemptMode)",
     "FAILED": "see its log",
 }
+
+
+def advice_of(known: dict[str, str], reason: str) -> str | None:
+    return next((advice for words, advice in known.items() if reason.startswith(words)), None)
 
 
 class JobMonitor:
     """Looks at the jobs now and then. A failure here never disturbs the workflow."""
 
     def __init__(
-        self, slurm: Slurm, logs: Path, report: Callable[[str], None], ranges: dict[str, Compute], folders: dict[str, Path] | None = None
-    ):
+        self, slurm: Slurm, logs: Path, report: Callable[[str], None], ranges: dict[str, Compute], folders: dict[str, Path] | None = None,
+        cancelling: Callable[[], bool] = lambda: False,
+    ):  # fmt: skip
         """By stage and name, such as `train_model wide`, also of jobs that are planned later.
 
-        `ranges`: the settings of what runs on a range of nodes, or with a spare; `folders`: of what trains, evaluates or predicts.
+        `ranges`: the settings of what runs on a range of nodes, or with a spare; `folders`: of what trains, evaluates or predicts; `cancelling`:
+        whether the workflow itself is cancelling its jobs.
         """
         self.slurm, self.logs, self.report, self.ranges = slurm, logs, report, ranges
-        self.folders = folders or {}
+        self.folders, self.cancelling = folders or {}, cancelling
         self.before: dict[str, QueuedJob] = {}
         self.ran_on: dict[str, str] = {}
         self.waits_since: dict[str, float] = {}
         self.reported: set[tuple[str, str]] = set()
+        self.said: dict[str, float] = {}  # when a wait for each reason was last reported
+        self.problems: set[str] = set()  # of looks, each told once
         self.to_resize: set[str] = set()  # requeued jobs with a range of nodes
         self.to_exclude: set[str] = set()  # requeued jobs that may have noted unfit nodes
 
     def run(self) -> None:
         while True:
-            with contextlib.suppress(SlurmError, ValueError, OSError):  # no answer, or one that cannot be read; the next may be better
+            try:
                 self.look(jobs_here(self.slurm), time.monotonic())
+            except (SlurmError, OSError):  # no answer; the next may be better
+                pass
+            except Exception as error:  # or nothing more would be told of any job
+                self.tell_problem(f"the state of the SLURM jobs cannot be told ({type(error).__name__}: {error}); they are looked at again")
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
+    def tell_problem(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.add(problem)
+            self.report(problem)
+
     def look(self, rows: list[QueuedJob], now: float) -> None:
+        waiting: dict[str, list[QueuedJob]] = {}  # long, or for ever, which was not told yet; by reason
         for row in rows:
             before = self.before.get(row.number)
             self.before[row.number] = row
             if row.state == "RUNNING":
                 self.ran_on[row.number] = row.nodes
             if row.state == "PENDING":
-                self.pending(row, now)
+                self.pending(row)
+                began = self.waits_since.setdefault(row.number, now)
+                if (row.number, row.reason) not in self.reported and (advice_of(STUCK, row.reason) or now - began >= PATIENCE_SECONDS):
+                    waiting.setdefault(row.reason, []).append(row)
             else:
                 self.waits_since.pop(row.number, None)
             if row.state in ENDED_STATES and row.state != "COMPLETED" and before and before.state not in ENDED_STATES:
                 self.ended(row)
+        for reason, found in waiting.items():
+            if now - self.said.get(reason, -SECONDS_BETWEEN_WAITS) >= SECONDS_BETWEEN_WAITS:
+                self.said[reason] = now
+                self.waits(found, reason, now)
 
-    def pending(self, row: QueuedJob, now: float) -> None:
+    def pending(self, row: QueuedJob) -> None:
         if row.number in self.ran_on:
             why = self.why_requeued(self.ran_on.pop(row.number))
             self.say(row, f"was requeued{why}; a training resumes from its last checkpoint")
@@ -180,20 +211,25 @@ class JobMonitor:
                 with contextlib.suppress(SlurmError):  # tried again at the next look; other jobs must not wait for it
                     act(row)
                     numbers.discard(row.number)
-        self.wait(row, now - self.waits_since.setdefault(row.number, now))
 
     def ended(self, row: QueuedJob) -> None:
+        if row.state == "CANCELLED" and self.cancelling():
+            return
         why = f"{ENDED.get(row.state, 'SLURM could not run it')}; it is retried as often as `retries` in the profile allows"
         found = failure(self.slurm, row.number, row.state, row.log(self.logs))
         self.say(row, f"ended as {row.state}: it {found.what}" if found else f"ended as {row.state}: {why}")
 
-    def wait(self, row: QueuedJob, seconds: float) -> None:
-        stuck = next((advice for reason, advice in STUCK.items() if row.reason.startswith(reason)), None)
-        if (row.number, row.reason) in self.reported or not (stuck or seconds >= PATIENCE_SECONDS):
-            return
-        self.reported.add((row.number, row.reason))
-        why = stuck or next((words for reason, words in WAITING.items() if row.reason.startswith(reason)), "SLURM gives no other reason")
-        self.say(row, f"has been waiting for {seconds / 60:.0f} minutes ({row.reason}): {why.format(number=row.number)}")
+    def waits(self, rows: list[QueuedJob], reason: str, now: float) -> None:
+        """One line for all jobs that wait for the same reason; the first one is the example."""
+        self.reported |= {(row.number, reason) for row in rows}
+        first = rows[0]
+        minutes = (now - min(self.waits_since[row.number] for row in rows)) / 60
+        why = advice_of(STUCK, reason) or advice_of(WAITING, reason) or "SLURM gives no other reason"
+        what = f"waiting for {minutes:.0f} minutes ({reason}): {why.format(number=first.number)}"
+        if len(rows) == 1:
+            self.say(first, f"has been {what}")
+        else:
+            self.report(f"{len(rows)} SLURM jobs have been {what}. The first is {first.number} ({first.work}). Log: {first.log(self.logs)}")
 
     def say(self, row: QueuedJob, what: str) -> None:
         self.report(f"{row} {what}. Log: {row.log(self.logs)}")
@@ -205,21 +241,22 @@ class JobMonitor:
 
     def exclude_unfit(self, row: QueuedJob) -> None:
         """What its last start found unfit, and SLURM takes for good. A running job cannot have itself excluded from nodes."""
+        folder, noted = self.folders.get(str(row.work)), set[str]()
         try:
-            noted = json.loads((self.folders[str(row.work)] / NODES_TO_EXCLUDE).read_text(encoding="utf-8"))
-        except (KeyError, FileNotFoundError):
-            return
-        if noted["job"] == row.number and noted["nodes"]:
-            down = self.slurm.down_nodes(",".join(noted["nodes"]))
-            if unfit := sorted(set(noted["nodes"]) - set(down)):
+            noted = noted_nodes(folder, row.number) if folder else noted
+        except ValueError as error:
+            self.tell_problem(str(error))
+        if noted:
+            down = self.slurm.down_nodes(",".join(sorted(noted)))
+            if unfit := sorted(noted - down.keys()):
                 self.slurm.exclude(row.number, unfit)
                 undo = f"`scontrol update JobId={row.number} ExcNodeList=`"
                 self.say(row, f"will start without {', '.join(unfit)}, which failed it ({undo} permits all nodes again)")
 
     def why_requeued(self, nodes: str) -> str:
-        """Which of its nodes SLURM has given up, if any."""
+        """Which of its nodes SLURM has given up, if any, in SLURM's words."""
         try:
-            down = self.slurm.down_nodes(nodes) if nodes else []
+            down = self.slurm.down_nodes(nodes) if nodes else {}
         except SlurmError:
             return ""
-        return f" because {' and '.join(down)} died" if down else ""
+        return f", and SLURM says that {' and '.join(f'{node} is {state}' for node, state in down.items())}" if down else ""

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,10 +81,13 @@ REFUSED = {
     "qos": "correct compute.sbatch, or slurm-steady-qos in the profile",
     "time limit": "lower compute.minutes, or runtime in the profile: a longer training saves, is requeued and resumes",
 }
+NO_SUCH_NODES = "node configuration is not available"
+AWAITS_NODES = "SLURM has just started, and waits until its nodes have registered"
+REGISTERING_SECONDS, SECONDS_BETWEEN_QUESTIONS = 300, 2
 TEMPORARY = ("busy", "not available (down", "Unable to contact", "Socket timed out", "temporarily")
 
 
-def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings") -> list[str]:
+def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings", say: Callable[[str], None]) -> list[str]:
     """What SLURM would never accept. Jobs with the same request are checked once."""
     asked: dict[str, str] = {}
     for job in jobs:
@@ -93,9 +97,10 @@ def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings") 
         found.append(
             "slurm-steady-array-jobs: every task of an array would run the first job's command. Remove the option from the profile or command line."
         )
+    end = time.monotonic() + REGISTERING_SECONDS
     for command, name in asked.items():
         try:
-            error = slurm.refusal(command)
+            error = refusal_of_all_nodes(slurm, command, end, say)
         except SlurmError:  # no answer is not a refusal
             continue
         if error and not any(words in error for words in TEMPORARY) and not (LIMIT.search(error) and jobs_ahead(slurm, 60)):
@@ -103,6 +108,25 @@ def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings") 
             options = command.partition("--comment x")[2].removesuffix("--wrap true").strip()
             found.append(f"{name}: SLURM would refuse it: {error}. Remedy: {advice}. Asked for: {options}")
     return found
+
+
+def refusal_of_all_nodes(slurm: Slurm, command: str, end: float, say: Callable[[str], None]) -> str | None:
+    """Asked again while a controller that has just started does not know all nodes; until then it says that none has what a job asks for."""
+    said = False
+    while (error := slurm.refusal(command)) and awaits_nodes(slurm, error) and time.monotonic() < end:
+        if not said:
+            say(f"{AWAITS_NODES}; asking again for {REGISTERING_SECONDS // 60} minutes whether it would take the jobs.")
+            said = True
+        time.sleep(SECONDS_BETWEEN_QUESTIONS)
+    return error
+
+
+def awaits_nodes(slurm: Slurm, refused: str, max_age_seconds: float = 0.0) -> bool:
+    """Whether a refusal for lack of nodes may be due to those that are not known yet."""
+    try:
+        return NO_SUCH_NODES in refused and bool(slurm.unregistered_nodes(max_age_seconds))
+    except SlurmError:
+        return False
 
 
 def jobs_ahead(slurm: Slurm, max_age_seconds: float) -> bool:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
@@ -64,6 +65,7 @@ def arguments() -> argparse.Namespace:
 # of each stage of a run, in this order, below that of the run
 FOLDERS = {name: stage.folder.removeprefix("runs/{}/") for name, stage in CLASSES.items() if re.fullmatch(r"runs/\{\}/[^/]+", stage.folder)}
 LAST_BYTES = 262_144  # of a journal, which may be long
+SHORTEST_IDLE_SECONDS, TIMES_AS_LONG = 60, 2  # without a record, and compared with the longest time between two, until that is told
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class RunState:
     process: int | None = None  # on this machine
     in_queue: bool = False
     training: str = ""  # the folder; none of a job that does not train
+    idle_seconds: float | None = None  # since a training that runs has recorded a step, or anything else; None if that is not long ago
 
     @property
     def is_at_work(self) -> bool:
@@ -97,6 +100,8 @@ class Progress:
     steps: int | None
     seconds_left: float | None
     end: Event | None  # of the last attempt
+    last: float | None = None  # when it recorded something, unless it has ended
+    longest_pause: float = 0.0  # between two records
 
 
 def run_states(folder: Path, queue: Iterable[QueuedJob] | None, submissions: Mapping[str, Submission]) -> list[RunState]:
@@ -128,7 +133,7 @@ def of_run(folder: Path, run: str, submissions: Mapping[str, Submission]) -> Run
     known = partial(RunState, run, step=progress.step, steps=progress.steps, training=str(training))
     if process := living_process(training):
         log = local_log(folder, "train_model", run)
-        return known("train_model", state="RUNNING", seconds_left=progress.seconds_left, nodes="here", log=log, process=process)
+        return with_pace(known("train_model", state="RUNNING", nodes="here", log=log, process=process), progress)
     made = last_submission(run, stage, submissions)
     state = ended_as(folder, run, stage, progress.end, made)
     return known(stage, made.number if made else "", state, log=made.log if made else local_log(folder, stage, run))
@@ -139,11 +144,23 @@ def of_job(folder: Path, name: str, row: QueuedJob, submissions: Mapping[str, Su
     training = training_of(folder, name)
     progress = progress_of(training)
     state = f"{row.state} ({row.reason})" if row.state == "PENDING" else row.state
-    left = progress.seconds_left if trains(stage) and row.state == "RUNNING" else None
-    return RunState(
-        name, stage, row.number, state, progress.step, progress.steps, left, row.nodes, log_of(folder, row, submissions),
+    found = RunState(
+        name, stage, row.number, state, progress.step, progress.steps, None, row.nodes, log_of(folder, row, submissions),
         in_queue=True, training=str(training) if trains(stage) else "",
     )  # fmt: skip
+    return with_pace(found, progress) if trains(stage) and row.state == "RUNNING" else found
+
+
+def with_pace(state: RunState, progress: Progress) -> RunState:
+    """With the time that is left; or with how long it has done nothing, neither recorded nor printed: it may hang."""
+    if progress.last is None:
+        return state
+    log = Path(state.log)
+    printed = log.stat().st_mtime if state.log and log.exists() else 0.0
+    idle = time.time() - max(progress.last, printed)
+    if idle > max(SHORTEST_IDLE_SECONDS, TIMES_AS_LONG * progress.longest_pause):
+        return replace(state, idle_seconds=idle)
+    return replace(state, seconds_left=progress.seconds_left)
 
 
 def training_of(folder: Path, name: str) -> Path:
@@ -204,7 +221,9 @@ def progress_of(training: Path) -> Progress:
     trained = [event for event in events if event["event"] == "train"]
     step, steps = trained[-1]["step"] if trained else attempt["resume_step"], attempt.get("steps")
     end = events[-1] if events and events[-1]["event"] == "end" else None
-    return Progress(step, steps, None if end else seconds_left(trained, steps), end)
+    times = [event["time"] for event in events or [attempt] if "time" in event]
+    pause = max((after - before for before, after in pairwise(times)), default=0.0)
+    return Progress(step, steps, None if end else seconds_left(trained, steps), end, None if end else max(times, default=None), pause)
 
 
 def seconds_left(trained: list[Event], steps: int | None) -> float | None:
@@ -262,7 +281,8 @@ def columns(each: RunState) -> tuple[str, ...]:
     step = "" if each.step is None else f"{each.step} of {each.steps or '?'}"
     left = "" if each.seconds_left is None else duration(each.seconds_left)
     log = os.path.relpath(each.log) if each.log else ""
-    return each.run, each.stage, each.job or (f"process {each.process}" if each.process else ""), each.state, step, left, each.nodes, log
+    state = each.state if each.idle_seconds is None else f"{each.state}, no step for {each.idle_seconds:.0f} s"
+    return each.run, each.stage, each.job or (f"process {each.process}" if each.process else ""), state, step, left, each.nodes, log
 
 
 def duration(seconds: float) -> str:

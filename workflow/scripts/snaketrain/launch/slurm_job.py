@@ -5,19 +5,21 @@ import time
 from pathlib import Path
 
 from snaketrain.config.sizes import NodeCounts
+from snaketrain.launch.node_checks import unfit_nodes
 from snaketrain.launch.slurm_step import NodeSize, Step, StepEnding
 from snaketrain.launch.workers import Restarts
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.processes import OUT_OF_MEMORY
 from snaketrain.runtime.ranks import FAILED, STOPPED_EARLY
 from snaketrain.runtime.run_folder import end_of_journal, last_saved, stopped_by
-from snaketrain.slurm.client import NODES_TO_EXCLUDE, OUTAGE, Allocation, Slurm, SlurmError
+from snaketrain.slurm.client import NODES_TO_EXCLUDE, OUTAGE, Allocation, Slurm, SlurmError, noted_nodes
 
 OUT_OF_TIME = "SIGUSR1"
 KILLED_BY_USR1 = 128 + signal.SIGUSR1  # a process that cannot save yet
 SECONDS_UNTIL_ENDED = 600  # that SLURM may take to end a requeued job
 SECONDS_BETWEEN_QUESTIONS = 10
 SECONDS_TO_LEARN_NODES = 900
+SECONDS_TO_GET_STEP = 1800  # while SLURM answers; during an outage it is asked as long as that lasts
 SECONDS_EARLY = 60  # that SLURM may signal before the moment it was asked for
 
 
@@ -35,6 +37,7 @@ class SlurmJob:
         self.ends_at = self.job.ends_at
         self.dead: set[str] = set()
         self.unfit: set[str] = set()
+        self.refused_since: float | None = None  # SLURM has given no step since then
         # by a later start of the job, which may still be waiting for nodes: this node was cut off, and SLURM has not ended this start yet
         self.replaced = not self.job.hosts or (bool(here and self.job.script_host) and here != self.job.script_host)
 
@@ -60,7 +63,12 @@ class SlurmJob:
             return FAILED
         before, code, start = end_of_journal(self.folder), None, 0
         while code is None:
-            usable = self.usable()
+            self.leave_out_unfit()
+            if self.signals:
+                return 128 + self.signals[0]
+            if len(usable := self.usable()) < self.nodes.fewest:
+                code = self.start_without_unfit()
+                break
             hosts, spare = usable[: self.nodes.most], usable[self.nodes.most :]
             self.say(f"{self.size.processes} processes on each of {', '.join(hosts)}" + (f"; spare: {', '.join(spare)}" if spare else ""))
             step = Step(self.slurm, self.job, hosts, self.size, self.silence_seconds, lambda: self.signals)
@@ -74,6 +82,9 @@ class SlurmJob:
     def exit_code(self, found: StepEnding, stopped: list[str]) -> int | None:
         """The job's exit code; None to start again, after the pause. `stopped`: the signals that stopped a training that has saved."""
         ending = found.ending
+        if found.refused and not self.signals and self.may_get_step(found.refused):
+            return ending.code if self.signals or self.started_elsewhere() else None
+        self.refused_since = None
         if not ending.code:
             return 0
         if ending.memory_kill:
@@ -106,6 +117,20 @@ class SlurmJob:
             return self.requeue(ending.code, "its time runs out; resuming from the last checkpoint")
         return None
 
+    def may_get_step(self, why: str) -> bool:
+        """Whether to ask SLURM for a step again, after a pause: what it refuses for now is no failure of the training."""
+        now = time.monotonic()
+        if self.refused_since is None:
+            self.refused_since = now
+            minutes = SECONDS_TO_GET_STEP // 60
+            self.say(f"SLURM lets it start nothing yet ({why}); asking again until it does, or for {minutes} minutes if it answers")
+        elif OUTAGE.search(why):
+            pass
+        elif now - self.refused_since > SECONDS_TO_GET_STEP:
+            return False
+        self.wait(SECONDS_BETWEEN_QUESTIONS)
+        return True
+
     def may_miss_signal(self) -> bool:
         """Whether SLURM may have signalled the time limit while no process ran, or may do so before a new process can catch the signal."""
         if not self.save_before_limit or self.ends_at is None or not self.has_saved():
@@ -124,6 +149,24 @@ class SlurmJob:
 
     def usable(self) -> list[str]:
         return [host for host in self.job.hosts if host not in self.dead | self.unfit]
+
+    def leave_out_unfit(self) -> None:
+        found = unfit_nodes(self.slurm, self.job.number, self.usable(), self.folder, self.size.python, self.say)
+        for host, problem in found.items():
+            self.say(f"{host} {problem}; it is left out")
+        self.unfit |= found.keys()
+
+    def start_without_unfit(self) -> int:
+        """Requeue the job, unless it was requeued for these nodes before, and was given them again."""
+        try:
+            again = noted_nodes(self.folder, self.job.number) & self.unfit
+        except ValueError as error:
+            self.say(str(error))
+            again = set()
+        if again:
+            self.say(f"{', '.join(sorted(again))} failed it before, and nobody has excluded them; giving up")
+            return FAILED
+        return self.requeue(FAILED, f"{len(self.usable())} nodes left, fewer than {self.nodes.fewest}")
 
     def leave_out(self, found: StepEnding) -> None:
         """Do without these nodes. Dead ones are released: SLURM would end the whole job when it notices them."""
@@ -155,6 +198,7 @@ class SlurmJob:
 
     def started_elsewhere(self) -> bool:
         """Whether SLURM has started the job again on other nodes: a script on a node that was cut off may outlive its start."""
+        told = False
         while not (self.signals or self.replaced):
             try:
                 now = self.slurm.allocation(self.job.number)
@@ -164,6 +208,9 @@ class SlurmJob:
                 self.say("SLURM has already restarted it elsewhere")
                 self.replaced = True
             except SlurmError:  # it does not answer, so nothing can be started either
+                if not told:
+                    self.say("SLURM does not answer; going on when it does")
+                    told = True
                 self.wait(SECONDS_BETWEEN_QUESTIONS)
         return self.replaced
 

@@ -1,13 +1,16 @@
 """One start of a training on nodes of its SLURM job: a step of srun with an agent on each node, and why it ended."""
 
+import contextlib
 import fcntl
 import os
 import platform
+import re
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +19,7 @@ from typing import TYPE_CHECKING
 from snaketrain.launch.workers import PROCESSES, Ending, torchrun
 from snaketrain.runtime.processes import raise_limit
 from snaketrain.runtime.ranks import FAILED, SETUP_FAILED
-from snaketrain.slurm.client import Allocation, Slurm, SlurmError
+from snaketrain.slurm.client import Allocation, Slurm, SlurmError, refused_for_now
 
 if TYPE_CHECKING:
     from snaketrain.launch.rendezvous import Server
@@ -48,6 +51,7 @@ def use_interface(interface: str) -> None:
 
 BACKEND = "snaketrain"  # the name in torchrun's entry point
 SECONDS_TO_END = 60  # for srun to end its step
+SECONDS_TO_PASS_ON = 10  # what it has said
 SILENCE_AFTER_FAILURE = 10.0  # seconds: when a node is lost, the processes of the others soon fail
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 SUSPENDED_SECONDS = 5  # a longer gap between two checks means that this process was suspended, like those of the other nodes
@@ -71,6 +75,7 @@ class StepEnding:
     ending: Ending
     dead: list[str] = field(default_factory=list)  # nodes on which no program starts
     unfit: list[str] = field(default_factory=list)  # nodes on which programs start, but not the training
+    refused: str = ""  # why SLURM gave the step no start, for now
 
 
 class Step:
@@ -89,23 +94,37 @@ class Step:
         endpoint = f"{here}:{listening.getsockname()[1]}"
         # a process of an earlier start may live on, on a node that is cut off; it must not write any more: see runtime/ownership.py
         environment = os.environ | {"SNAKETRAIN_START": start}
-        srun = subprocess.Popen(srun_command(self.job, self.hosts, self.size, endpoint, command), env=environment)
+        srun = subprocess.Popen(srun_command(self.job, self.hosts, self.size, endpoint, command), env=environment, stderr=subprocess.PIPE)
+        said = Said(srun)
 
         from snaketrain.launch.rendezvous import Server  # torch loads while the nodes start
 
         server = Server(listening)
         dead = self._wait(srun, Watch(server, self.hosts, self.silence_seconds))
+        said.finish()
         endings, present = server.endings(self.hosts), server.present(self.hosts)
         if not srun.returncode and not any(ending.code for ending in endings.values()):
             return StepEnding(Ending(0))
+        joined = server.heartbeats(self.hosts)
+        if not joined and (refused := refused_for_now(said.text())):
+            return StepEnding(Ending(srun.returncode), refused=refused)
         silent = [host for host in self.hosts if host not in endings and host not in present]
-        while not dead and silent and not self.stopping():
-            if (found := dead_nodes(self.slurm, self.job, silent)) is not None:
-                dead = found
-                break
-            time.sleep(SECONDS_TO_END / 10)
+        dead = dead or self._dead_among(silent)
+        ended = {host: how for host, how in said.endings(self.slurm).items() if host in silent and host not in dead}
         unfit = [host for host, ending in endings.items() if ending.node_unfit]
-        return StepEnding(first_cause(srun.returncode, endings, silent, dead), dead, unfit)
+        unfit += [host for host in ended if joined and host not in joined]  # the others came further
+        return StepEnding(first_cause(srun.returncode, endings, silent, dead, ended), dead, unfit)
+
+    def _dead_among(self, silent: list[str]) -> list[str]:
+        said = False
+        while silent and not self.stopping():
+            if (found := dead_nodes(self.slurm, self.job, silent)) is not None:
+                return found
+            if not said:
+                print(f"job {self.job.number}: no report from {', '.join(silent)}; waiting until SLURM answers, to start again", flush=True)
+                said = True
+            time.sleep(SECONDS_TO_END / 10)
+        return []
 
     def _wait(self, srun: "subprocess.Popen[bytes]", watch: "Watch") -> list[str]:
         """Wait until srun has ended, or nodes are found dead, which SLURM itself may take minutes to notice; returns the dead nodes."""
@@ -124,6 +143,48 @@ class Step:
         except (SlurmError, subprocess.TimeoutExpired):
             srun.kill()
             srun.wait()
+
+
+class Said:
+    """What srun says on stderr, passed on unchanged; its own lines tell why it started nothing, and which node was the first to fail."""
+
+    LINE = re.compile(rb"(?:srun|slurmstepd-\S+): (?:error: )?[^\r\n]*")
+    EXITED = re.compile(r"srun: error: (\S+(?:,\S+)*): tasks? [\d,-]+: (Exited with exit code \d+)")
+    NOT_EXECUTED = re.compile(r"slurmstepd-(\S+): error: (execve\(\): .*)")
+    MOST_LINES = 1000
+
+    def __init__(self, srun: "subprocess.Popen[bytes]"):
+        self.lines: list[str] = []
+        self.thread = threading.Thread(target=self._pass_on, args=(srun,), daemon=True)
+        self.thread.start()
+
+    def _pass_on(self, srun: "subprocess.Popen[bytes]") -> None:
+        assert srun.stderr
+        rest = b""
+        while part := os.read(srun.stderr.fileno(), 65536):
+            with contextlib.suppress(OSError):  # a full disk must not end the training
+                sys.stderr.buffer.write(part)
+                sys.stderr.buffer.flush()
+            *whole, rest = (rest + part).split(b"\n")
+            found = (self.LINE.search(line) for line in whole)
+            self.lines += [line[0].decode(errors="replace") for line in found if line][: self.MOST_LINES - len(self.lines)]
+            rest = rest[-4096:]
+
+    def finish(self) -> None:
+        """Once srun has ended; a program that it has left behind may still hold its stderr."""
+        self.thread.join(SECONDS_TO_PASS_ON)
+
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def endings(self, slurm: Slurm) -> dict[str, str]:
+        """How the tasks of nodes ended by themselves; those that srun ends for it are `Terminated` or `Killed`."""
+        text = self.text()
+        found = dict[str, str]()
+        for nodes, how in self.EXITED.findall(text):
+            with contextlib.suppress(SlurmError):
+                found |= dict.fromkeys(slurm.hosts(nodes) if set(nodes) & set("[,") else [nodes], how)
+        return found | dict(self.NOT_EXECUTED.findall(text))
 
 
 class Watch:
@@ -172,14 +233,20 @@ def srun_command(job: Allocation, hosts: list[str], size: NodeSize, endpoint: st
 
 
 def dead_nodes(slurm: Slurm, job: Allocation, hosts: Iterable[str]) -> list[str] | None:
-    """The nodes on which no program starts; None if none starts on this node either, so that SLURM itself does not answer."""
+    """The nodes on which no program starts; None if SLURM gives no step for now, or none starts on this node either, so that SLURM itself does
+    not answer."""
     here = job.hosts[0]
-    silent = slurm.silent_nodes(job.number, sorted({*hosts, here}))
+    try:
+        silent = slurm.silent_nodes(job.number, sorted({*hosts, here}))
+    except SlurmError:
+        return None
     return None if here in silent else silent
 
 
-def first_cause(code: int, endings: Mapping[str, Ending], silent: list[str], dead: list[str]) -> Ending:
-    """`code`: srun's exit code; `silent`: nodes without a report, all of whose processes are gone."""
+def first_cause(
+    code: int, endings: Mapping[str, Ending], silent: list[str], dead: list[str], ended: Mapping[str, str] | None = None
+) -> Ending:
+    """`code`: srun's exit code; `silent`: nodes without a report, all of whose processes are gone; `ended`: how those among them ended by themselves."""
     if dead:
         return Ending(code or FAILED, f"{', '.join(dead)} {'does' if len(dead) == 1 else 'do'} not answer")
     for ending in endings.values():
@@ -190,6 +257,8 @@ def first_cause(code: int, endings: Mapping[str, Ending], silent: list[str], dea
             return replace(ending, lost=f"{ending.lost} on {host}")
     if silent and code == SETUP_FAILED:  # the setup has reported why
         return Ending(code)
+    if ended:  # srun has ended the others for it
+        return Ending(code or FAILED, "; ".join(f"{host} ended without a report ({how})" for host, how in ended.items()))
     if silent:
         return Ending(code or FAILED, f"the processes on {', '.join(silent)} ended without a report (srun: exit code {code})")
     if endings and all(ending.code == ENDED_BY_SIGTERM for ending in endings.values()):

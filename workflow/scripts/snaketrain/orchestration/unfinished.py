@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from snaketrain.orchestration import launching
@@ -24,6 +24,7 @@ from snaketrain.runtime.manifests import PRIVATE_FILE, read_if_intact, write_che
 from snaketrain.runtime.strict_json import JsonObject
 
 LOG = Path("logs/compare_runs.log")
+NAMES_SHOWN = 5
 
 
 def print_comparison() -> None:
@@ -42,8 +43,18 @@ def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None
         subprocess.run(comparison_without(pipeline, unfinished))
         print_comparison()
     else:
-        for name, why in unfinished.items():
-            print(f"{name}: {why}", file=sys.stderr)
+        for line in by_reason(unfinished):
+            print(line, file=sys.stderr)
+
+
+def by_reason(unfinished: Mapping[str, str]) -> Iterator[str]:
+    """A line for each reason: after Ctrl-C, or without data, hundreds of runs may have the same."""
+    names: dict[str, list[str]] = {}
+    for name, why in unfinished.items():
+        names.setdefault(why, []).append(name)
+    for why, of in names.items():
+        more = f" and {len(of) - NAMES_SHOWN} more" if len(of) > NAMES_SHOWN else ""
+        yield f"{', '.join(of[:NAMES_SHOWN])}{more}: {why}"
 
 
 def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> list[str]:
@@ -84,6 +95,8 @@ def _why(jobs: list[Job], dag: Dag, scheduler: Scheduler) -> str:
     for state, among in (("failed", scheduler.failed), ("interrupted", scheduler.running)):
         if found := [job for job in jobs if (dag.get_job_group(job) or job) in among]:
             job = max(found, key=lambda each: _written(Path(each.log[0])))  # of a group, which fails as a whole, the one that ran last
+            if state == "interrupted" and not Path(job.log[0]).exists():
+                return f"{job.rule.name} had not begun"
             return f"{job.rule.name} {state}: {last_error(Path(job.log[0]), folder_of_job(job.rule.name, job.output[0]))}"
     return "not started"
 

@@ -6,6 +6,7 @@ workflow with a hundred jobs does not burden a busy controller.
 
 import contextlib
 import getpass
+import json
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -48,12 +49,22 @@ def gpus_of(job: str) -> int:
     return min((sum(int(count) for count in re.findall(r"\bgpu:(?:[^:,(]+:)?(\d+)", group)) for group in groups), default=0)
 
 
+def has_ended(job: str, folder: str = "") -> bool:
+    """By a line of `scontrol show job`; `folder`: as for `Slurm.is_over`."""
+    state, submitted_in = re.search(r" JobState=(\w+)", job), re.search(r" WorkDir=(.*?)(?= \w+=|\s*$)", job)
+    if folder and submitted_in and os.path.realpath(submitted_in[1]) != os.path.realpath(folder):
+        return True
+    return bool(state and state[1] in ENDED_STATES)
+
+
 # --- SLURM's programs
 
 TIMEOUT_SECONDS = 60
 FOR_EVER = float("inf")
 ENDED_STATES = ("COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "FAILED", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
 NODES_TO_EXCLUDE = "nodes_to_exclude.json"  # beside a training's manifest: what its job found unfit when it was requeued
+MOST_ASKED_ALONE = 3  # of more jobs, one answer about all jobs of the cluster burdens the controller less
+NO_JOBS = "No jobs in the system"
 NO_SUCH_JOB = "Invalid job id specified"
 ENDED_ALREADY = (NO_SUCH_JOB, "already completing or completed")  # what scancel says of such jobs
 
@@ -64,8 +75,23 @@ OUTAGE = re.compile(
 )
 
 
+# of a controller that has just come back: nodes have not registered with it yet, or it still counts a step that has ended meanwhile
+NOT_NOW = re.compile("Memory required by task is not available|Requested nodes are busy")
+STEP_CREATED = "Step created for job"  # what srun says when it got one after all
+NO_STEP = re.compile(
+    r"Unable to (?:create step|confirm allocation) for job \d+: (.*)$|step creation (?:temporarily|still) disabled, retrying \((.*)\)$",
+    re.M,
+)
+
+
 class SlurmError(Exception):
     """One of SLURM's programs is not installed here, failed, or did not answer in time."""
+
+
+def refused_for_now(said: str) -> str | None:
+    """Why srun was given no step, if it may get one later: that says nothing about the nodes of the job."""
+    whys = [] if STEP_CREATED in said else [refused or delayed for refused, delayed in NO_STEP.findall(said)]
+    return whys[-1] if whys and (OUTAGE.search(whys[-1]) or NOT_NOW.search(whys[-1])) else None
 
 
 class Slurm:
@@ -112,8 +138,17 @@ class Slurm:
                 raise
             shown = ""
         listed = set(shown.split())
-        missing = (number for number in asked if number not in listed)
-        return listed | {number for number in missing if not self.is_over(number, max_age_seconds=max_age_seconds)}
+        missing = {number for number in asked if number not in listed}
+        return listed | (missing - self.over(missing, max_age_seconds=max_age_seconds))
+
+    def over(self, numbers: Collection[str], folder: str = "", max_age_seconds: float = 0.0) -> set[str]:
+        """The jobs among these that are over, as `is_over` says of one. Of many, all that SLURM knows are asked for at once."""
+        if len(numbers) > MOST_ASKED_ALONE:
+            shown = self._ask("scontrol", "show", "job", "--oneliner", max_age_seconds=max_age_seconds)
+            known = {line.removeprefix("JobId=").split(maxsplit=1)[0]: line for line in shown.splitlines() if line.startswith("JobId=")}
+            if known or NO_JOBS in shown:
+                return {number for number in numbers if number not in known or has_ended(known[number], folder)}
+        return {number for number in numbers if self.is_over(number, folder=folder, max_age_seconds=max_age_seconds)}
 
     def is_over(self, number: str, folder: str = "", max_age_seconds: float = 0.0) -> bool:
         """Whether SLURM says that a job has ended, or knows it no more. That squeue does not list it proves nothing: it may answer nothing at all.
@@ -126,10 +161,7 @@ class Slurm:
             if NO_SUCH_JOB in str(error):
                 return True
             raise
-        state, submitted_in = re.search(r" JobState=(\w+)", shown), re.search(r" WorkDir=(.*?)(?= \w+=|\s*$)", shown)
-        if folder and submitted_in and os.path.realpath(submitted_in[1]) != os.path.realpath(folder):
-            return True
-        return bool(state and state[1] in ENDED_STATES)
+        return has_ended(shown, folder)
 
     def submitted_at(self, number: str) -> datetime:
         shown = self._ask("squeue", "--noheader", "--jobs", number, "--format", "%V").strip()
@@ -169,11 +201,20 @@ class Slurm:
         """`a[1-2]` as `a1`, `a2`."""
         return tuple(self._ask("scontrol", "show", "hostnames", nodes).split())
 
-    def down_nodes(self, nodes: str) -> list[str]:
-        """The nodes among these that SLURM has given up."""
-        shown = self._ask("sinfo", "--noheader", "--Node", "--nodes", nodes, "--format", "%N %T")
+    def down_nodes(self, nodes: str) -> dict[str, str]:
+        """The nodes among these that SLURM has given up, with what it says of each: `down (Not responding)`."""
+        shown = self._ask("sinfo", "--noheader", "--Node", "--nodes", nodes, "--format", "%N|%T|%E")
+        found = dict[str, str]()
+        for name, state, reason in (line.split("|", 2) for line in shown.splitlines() if line.count("|") > 1):
+            if state.startswith(("down", "drain", "fail")):
+                found[name] = state.rstrip("*~#!%$@^-") + (f" ({reason.strip()})" if reason.strip() not in ("", "none") else "")
+        return found
+
+    def unregistered_nodes(self, max_age_seconds: float = 0.0) -> list[str]:
+        """The nodes that have not registered yet with a controller that has just started: until then it takes them for unavailable."""
+        shown = self._ask("sinfo", "--noheader", "--Node", "--format", "%N %T", max_age_seconds=max_age_seconds)
         states = (line.split() for line in shown.splitlines())
-        return sorted({name for name, state in states if state.startswith(("down", "drain", "fail"))})
+        return sorted({name for name, state in states if state.startswith("unk")})
 
     def resize(self, number: str, nodes: str, tasks: int) -> None:
         """Change the number of nodes, or the range, that a pending job asks for."""
@@ -209,11 +250,18 @@ class Slurm:
         error = (done.stderr.strip().splitlines() or ["no answer"])[-1]
         return error.removeprefix("allocation failure: ").removeprefix("sbatch: error: ") if done.returncode else None
 
+    def on_each_node(self, number: str, hosts: Sequence[str], words: Sequence[str]) -> str:
+        """What a short command prints on nodes of a running job."""
+        size = ("--overlap", f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", "--ntasks-per-node=1")
+        return self._ask("srun", "--jobid", number, *size, "--input=none", "--nodelist", ",".join(hosts), *words)
+
     def starts_programs(self, number: str, host: str) -> bool:
         """Whether a node of a running job still starts a program. SLURM itself may take minutes to notice that a node is lost."""
         try:
-            self._ask("srun", "--jobid", number, "--overlap", "--nodes=1", "--ntasks=1", "--nodelist", host, "true")
-        except SlurmError:
+            self.on_each_node(number, [host], ["true"])
+        except SlurmError as error:
+            if refused_for_now(str(error)):
+                raise
             return False
         return True
 
@@ -252,8 +300,24 @@ class Slurm:
             raise SlurmError(f"{program} is not installed here: run the workflow where jobs of SLURM can be submitted") from None
         except OSError as error:
             raise SlurmError(f"{program} cannot be run: {error}") from None
-        except subprocess.TimeoutExpired:
-            raise SlurmError(f"{program} did not answer within {TIMEOUT_SECONDS} seconds") from None
+        except subprocess.TimeoutExpired as error:
+            said = error.stderr.decode(errors="replace").strip() if isinstance(error.stderr, bytes) else ""
+            raise SlurmError(f"{program} did not answer within {TIMEOUT_SECONDS} seconds{said and f': {said}'}") from None
+
+
+# --- What a job that is requeued for its nodes leaves for the next start: only a pending job can have nodes excluded, by somebody else.
+
+
+def noted_nodes(folder: Path, number: str) -> set[str]:
+    """The nodes that a job has found unfit; none if it has noted none."""
+    file = folder / NODES_TO_EXCLUDE
+    try:
+        noted = json.loads(file.read_text(encoding="utf-8"))
+        return set(map(str, noted["nodes"])) if noted["job"] == number else set()
+    except FileNotFoundError:
+        return set()
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{file} cannot be read ({type(error).__name__}: {error}); no node is excluded for it") from None
 
 
 # --- Where SLURM's programs find their configuration. Snakemake's plugin removes all variables of SLURM from the shell of a job, SLURM_CONF included.
