@@ -116,7 +116,7 @@ def class_scores(labels: np.ndarray, guess: np.ndarray, shares: np.ndarray) -> d
     return expected | {"auroc": auroc, "average_precision": precision, "top_k_accuracy": top_two}
 
 
-@pytest.mark.parametrize("sets", [90, pytest.param(900, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sets", [90, pytest.param(480, marks=pytest.mark.slow)])
 def test_metrics_of_one_class(sets):
     wrong = []
     for logits, labels, cuts in class_sets(sets):
