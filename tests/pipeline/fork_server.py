@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -43,11 +44,9 @@ def preload() -> None:
     PIL.Image.preinit()
     assert alembic and mlflow and pandas and peft and pyarrow and scipy and sklearn and smart_open and snakemake and sqlalchemy
     assert tensorboard and torch and torchmetrics and AutoTokenizer and BertForSequenceClassification and LlamaForCausalLM
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from pipeline import mlflow_tables
-
+    mlflow_tables = importlib.import_module("mlflow_tables")  # beside this file
     mlflow_tables.make_once()
-    del sys.path[0]
+    del sys.modules["mlflow_tables"]  # no stage has loaded it
 
 
 def serve(address: str) -> tuple[list[int], dict[str, Any]]:
