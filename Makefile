@@ -3,10 +3,14 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := workflow/scripts/snaketrain/extras
+# The tests of a file stay together, since they share what is trained once. Files in the order of conftest.py: pytest-xdist would begin with
+# those of most tests, and some of the longest are a single one.
+BY_FILE := --dist loadfile --no-loadscope-reorder
+IN_TWO := -n 2 $(BY_FILE)
 export MLFLOW_DISABLE_TELEMETRY = true
 export CONFIG ?= config/config.yaml
 
-.PHONY: help demo run plan test test-fast test-core test-slow test-slurm mutations check ui bench docs
+.PHONY: help demo run plan compiled test test-fast test-core test-slow test-all test-slurm mutations check ui bench docs
 
 help:
 	@echo "make demo              run the embedded default: offline, about two minutes on two idle cores"
@@ -17,6 +21,7 @@ help:
 	@echo "make test-fast         the unit tests, but for the lengthy ones"
 	@echo "make test-core         the fast unit tests, of the core alone: the last commit, copied without extras"
 	@echo "make test-slow         tests marked slow: many random trainings, lost nodes, MLflow in a browser"
+	@echo "make test-all          test and test-slow together, which share what they train"
 	@echo "make test-slurm        trainings and faults on a SLURM cluster that the tests start (root)"
 	@echo "make mutations         whether the tests detect bugs that are put into the code"
 	@echo "make check             the linters and the type checker"
@@ -55,33 +60,40 @@ plan: .venv/installed
 ui: .venv/installed
 	@$(BIN)/snaketrain ui
 
+# For tests, whose thousands of processes would each compile the package where PYTHONDONTWRITEBYTECODE is set
+compiled: .venv/installed-dev
+	@$(BIN)/python -m compileall -q workflow/scripts
+
 # Run the second suite even if the first one fails, so that all failures are seen at once. Two, since the planner's tests make a fake
 # process group, and modules of torch that are imported meanwhile keep it.
-test: .venv/installed-dev
-	@failed=0; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests/unit $(EXTRAS) --durations=5 || failed=1; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests/distributed tests/pipeline --durations=5 || failed=1; \
-	exit $$failed
+define BOTH_SUITES
+@failed=0; \
+$(BIN)/python -m pytest $(IN_TWO) $(1) tests/unit $(EXTRAS) --durations=5 || failed=1; \
+$(BIN)/python -m pytest $(IN_TWO) $(1) tests/slow tests/distributed tests/pipeline --durations=5 || failed=1; \
+exit $$failed
+endef
+
+test: compiled
+	$(call BOTH_SUITES,-m 'not slow')
+
+test-slow: compiled
+	$(call BOTH_SUITES,-m slow)
+
+test-all: compiled
+	$(call BOTH_SUITES)
 
 test-fast: .venv/installed-dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not lengthy' tests/unit $(EXTRAS)
+	$(BIN)/python -m pytest $(IN_TWO) -m 'not slow and not lengthy' tests/unit $(EXTRAS)
 
 # The last commit, copied without extras. The tests of documents and of mutations are about the whole repository.
 test-core: .venv/installed-dev
 	@copy=$$(mktemp -d) && git archive HEAD | tar -x -C $$copy && rm -r $$copy/$(EXTRAS)/*/ && cd $$copy && \
-	$(CURDIR)/$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not lengthy' tests/unit --ignore tests/unit/test_docs.py --ignore tests/unit/test_mutations.py; \
+	$(CURDIR)/$(BIN)/python -m pytest $(IN_TWO) -m 'not slow and not lengthy' tests/unit --ignore tests/unit/test_docs.py --ignore tests/unit/test_mutations.py; \
 	code=$$?; rm -rf $$copy; exit $$code
 
-# In the order given, with the longest files first: some of them are a single test, and pytest-xdist would begin with those of most tests.
-test-slow: .venv/installed-dev
-	@failed=0; \
-	$(BIN)/python -m pytest -n 2 -m slow tests/unit $(EXTRAS) || failed=1; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow tests/slow tests/distributed tests/pipeline --durations=5 || failed=1; \
-	exit $$failed
-
-# On four clusters, each with namespaces of its own: these tests mostly wait. The tests of a file stay together, since some share a workflow.
-test-slurm: .venv/installed-dev
-	$(BIN)/python -m pytest --dist loadfile --tx "4*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
+# On four clusters, each with namespaces of its own: these tests mostly wait.
+test-slurm: compiled
+	$(BIN)/python -m pytest $(BY_FILE) --tx "4*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
 
 mutations: .venv/installed-dev
 	$(BIN)/python tests/mutations.py

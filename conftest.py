@@ -1,6 +1,7 @@
 """What several tests need: a tokenizer small enough to check by eye."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault(
     "SNAKETRAIN_CHECKS", "names"
 )  # trying takes seconds for each configuration; tests/unit/test_checks_by_effect.py tests it
+
+# Files that take minutes. They are begun first, so that none is left for the end, when the other processes have nothing to do.
+LONGEST = (
+    "slurm/test_lost_nodes.py", "slurm/test_interrupted.py", "slurm/test_surroundings.py", "slurm/test_pipeline.py", "slurm/test_faults.py",
+    "slurm/test_nodes.py", "slurm/test_outages.py", "slurm/test_search.py",
+    "slow/test_glue.py", "slow/test_trajectories.py", "slow/test_mesh.py", "slow/test_compiling.py",
+    "distributed/test_strategies.py", "distributed/test_reuse.py", "distributed/test_parts_of_models.py", "distributed/test_surviving.py",
+    "pipeline/test_examples.py", "pipeline/test_text_classification.py", "pipeline/test_follower_faults.py", "pipeline/test_staleness.py",
+    "prediction/tests/test_predicting.py", "planning/tests/test_planning.py", "reproduce/tests/test_reproducing.py",
+    "search/tests/test_sampled_search.py", "unit/test_metric_references.py",
+)  # fmt: skip
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 WORDS = [
@@ -57,16 +69,30 @@ def tiny_tokenizer(tmp_path_factory) -> Path:
     return folder
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: next((place for name, place in places.items() if str(item.path).endswith(f"/{name}")), len(places)))
+
+
 @pytest.fixture(scope="session")
-def workspace(tmp_path_factory) -> Path:
+def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Makes a folder of that name, unless one of the test processes that work side by side has made it. Nothing may change it."""
+    temporary = tmp_path_factory.getbasetemp()
+    shared = temporary.parent if "PYTEST_XDIST_WORKER" in os.environ else temporary
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        with FileLock(shared / f"{name}.lock"):
+            if not (done := shared / f"{name}.done").exists():
+                make(shared / name)
+                done.touch()
+        return shared / name
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def workspace(made_once) -> Path:
     """One finished workflow for all tests that only read it; a test that changes something copies it or makes its own."""
     from pipeline.workspace import make_workspace, snakemake
 
-    temporary = tmp_path_factory.getbasetemp()
-    shared = temporary.parent if "PYTEST_XDIST_WORKER" in os.environ else temporary  # by the test processes that work side by side
-    folder = shared / "workspace"
-    with FileLock(shared / "workspace.lock"):
-        if not (done := shared / "workspace.done").exists():
-            snakemake(make_workspace(folder))
-            done.touch()
-    return folder
+    return made_once("workspace", lambda folder: snakemake(make_workspace(folder)))

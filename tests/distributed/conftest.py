@@ -7,6 +7,7 @@ from pipeline.workspace import prepared
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory) -> Path:
+def data(made_once) -> Path:
     """The manifest of prepared sentences, which nothing changes."""
-    return prepared(tmp_path_factory.mktemp("prepared"))
+    (manifest,) = made_once("prepared", prepared).glob("results/data/*/manifest.json")
+    return manifest

@@ -26,9 +26,11 @@ SHUTTING_DOWN_SECONDS = 60  # within which the peers must notice that one was ki
 @cache
 def preload() -> None:
     """Before the first fork, and with one thread: forked processes do not inherit the others."""
+    import pandas  # noqa: F401
     import tensorboard.summary  # noqa: F401
     import torch
     import torch.distributed.checkpoint.state_dict
+    import torch.distributed.optim
     import torch.utils.tensorboard
     import transformers
     from transformers import BartForSequenceClassification, BertForSequenceClassification  # noqa: F401

@@ -86,9 +86,10 @@ def test_steps_of_the_same_trajectory_are_not_repeated(data, finished, tmp_path,
     shutil.copytree(finished, tmp_path / "workspace")
     training = tmp_path / "workspace/results/runs/first/training"
     train(data, training, **BASE | changes)
-    train(data, tmp_path / "fresh", **BASE | changes)
     assert attempts(training) == [expected]
-    assert_same(training, tmp_path / "fresh")
+    if expected or edit in EDITS:  # of those that begin again, some are enough
+        train(data, tmp_path / "fresh", **BASE | changes)
+        assert_same(training, tmp_path / "fresh")
 
 
 def test_another_metric_is_measured_at_the_kept_checkpoints(data, finished, tmp_path):

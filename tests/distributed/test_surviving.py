@@ -10,6 +10,7 @@ from pathlib import Path
 
 import limits
 import pytest
+from pipeline.warm_python import warm_python
 
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.run_folder import microbatches_that_fit
@@ -252,7 +253,7 @@ def selected(data, tmp_path_factory) -> list[str]:
     words = kill_anywhere.arguments(data, folder / "training", 1, task=odd(folder / "training"), epochs=1)
     assert forking.run(words, 1, folder / "log") == [0], (folder / "log").read_text()
     paths = ["--run-name", "test", "--data", str(data), "--training", str(folder / "training/manifest.json")]
-    select = [sys.executable, str(REPOSITORY / "workflow/scripts/select_checkpoint.py"), *paths[2:]]
+    select = [warm_python(), str(REPOSITORY / "workflow/scripts/select_checkpoint.py"), *paths[2:]]
     select += settings_words(folder, "select_checkpoint", {"select": {"metric": "loss", "mode": "min"}})
     done = subprocess.run([*select, "--output", str(folder / "selection/manifest.json")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

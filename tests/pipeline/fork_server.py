@@ -1,6 +1,8 @@
 """The server behind warm_python.py: imports the slow packages once, and runs each requested script in a forked process."""
 
+import atexit
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -8,29 +10,43 @@ import select
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 
 def preload() -> None:
     """Packages only: each process imports the code under test itself, and may import another copy of it."""
-    import matplotlib
-    import mlflow.store.tracking.sqlalchemy_store
+    import alembic.command
+    import matplotlib.backends.backend_svg
+    import mlflow.store.tracking.sqlalchemy_workspace_store
+    import mlflow.tracing.processor.otel
     import pandas
     import peft
+    import PIL.Image
+    import pyarrow.pandas_compat
     import pyarrow.parquet
     import scipy.stats
     import sklearn.metrics
+    import smart_open
     import snakemake.cli
+    import snakemake.profiles
+    import snakemake.report.html_reporter
+    import sqlalchemy.dialects.sqlite
     import tensorboard.summary
     import torch.distributed.checkpoint.state_dict
+    import torch.distributed.optim
     import torch.utils.tensorboard
     import torchmetrics
-    from transformers import AutoTokenizer, BertForSequenceClassification
+    from transformers import AutoTokenizer, BertForSequenceClassification, LlamaForCausalLM
 
     matplotlib.use("Agg")
-    assert mlflow and pandas and peft and pyarrow and scipy and sklearn and snakemake and tensorboard and torch and torchmetrics
-    assert AutoTokenizer and BertForSequenceClassification
+    PIL.Image.preinit()
+    assert alembic and mlflow and pandas and peft and pyarrow and scipy and sklearn and smart_open and snakemake and sqlalchemy
+    assert tensorboard and torch and torchmetrics and AutoTokenizer and BertForSequenceClassification and LlamaForCausalLM
+    mlflow_tables = importlib.import_module("mlflow_tables")  # beside this file
+    mlflow_tables.make_once()
+    del sys.modules["mlflow_tables"]  # no stage has loaded it
 
 
 def serve(address: str) -> tuple[list[int], dict[str, Any]]:
@@ -95,9 +111,35 @@ def become(stand_in: str, files: list[int], words: list[str], folder: str, envir
     sys.path[:1] = [str(Path(words[0]).resolve().parent), *environment["PYTHONPATH"].split(os.pathsep)]
 
 
+def run(script: str) -> int:
+    """Its exit code, as Python would choose it."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return (end.code or 0) & 0xFF
+        print(end.code, file=sys.stderr)
+        return 1
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def end(code: int) -> None:
+    """As Python ends, but without taking all the imported packages apart, which takes longer than many a script."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        code = 120
+    os._exit(code)
+
+
 if __name__ == "__main__":
     preload()
     gc.freeze()
     files, request = serve(sys.argv[1])
     become(sys.argv[2], files, **request)
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    end(run(sys.argv[0]))

@@ -14,6 +14,7 @@ from pathlib import Path
 import limits
 import pytest
 
+from pipeline.warm_python import warm_python
 from pipeline.workspace import REPOSITORY
 from snaketrain.tracking.mlflow_store import Store
 
@@ -30,7 +31,7 @@ def uri(workspace, tmp_path_factory):
 
 def follow(workspace: Path, uri: str) -> None:
     command = [
-        sys.executable,
+        warm_python(),
         REPOSITORY / "workflow/scripts/tools/follow_runs.py",
         "--results",
         workspace / "results",

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import yaml
 from distributed import forking
 
+from pipeline.warm_python import warm_python
 from pipeline.workspace import REPOSITORY, snakemake
 from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.runtime.journal import read_events
@@ -272,7 +272,7 @@ def test_a_stage_verifies_what_it_reads(finished, stage, file, maker, inputs):
     settings = json.loads((finished / "results/runs/small/training/run.json").read_text())["settings"]
     given = settings_words(finished / "out", stage, settings | {"select": {"metric": "accuracy"}, "evaluate": {"bins": 10}})
     name = [] if stage == "select_checkpoint" else ["--run-name", "small"]
-    command = [sys.executable, finished / f"workflow/scripts/{stage}.py", "--output", "out/manifest.json", *manifests, *name]
+    command = [warm_python(), finished / f"workflow/scripts/{stage}.py", "--output", "out/manifest.json", *manifests, *name]
     done = subprocess.run([*command, *given], cwd=finished, capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1 and "Traceback" not in done.stderr

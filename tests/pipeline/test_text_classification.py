@@ -61,7 +61,11 @@ def close(prediction, target, within):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("kinds")
+    return finish(tmp_path_factory.mktemp("kinds"))
+
+
+def finish(folder: Path, epochs: int = 12) -> Path:
+    """A run of each kind of label."""
     usual = configuration()
     common = {"dev_fraction": 0.15, "test_fraction": 0.2, "max_length": 16, "tokenizer": {"path": "tokenizer"}}
     write_raw(folder, random.Random(1))
@@ -71,7 +75,7 @@ def finished(tmp_path_factory) -> Path:
         data="pairs",
         datasets={name: common | given for name, given in DATASETS.items()},
         model=usual["model"] | {"arguments": usual["model"]["arguments"] | SMALL_BUT_QUICK},
-        train=usual["train"] | {"epochs": 12, "learning_rate": 3e-3, "warmup": 0.1, "evaluations_per_epoch": 1},
+        train=usual["train"] | {"epochs": epochs, "learning_rate": 3e-3, "warmup": 0.1, "evaluations_per_epoch": 1},
         tracking=usual["tracking"] | {"on_end": ON_END},
         runs=RUNS,
     )

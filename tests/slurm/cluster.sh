@@ -3,7 +3,8 @@
 # their own, so that they can crash, or lose their network. No accounting, no systemd, nothing outside of its folder but the
 # names of the nodes in /etc/hosts. Its programs need SLURM_CONF=FOLDER/slurm.conf.
 #
-#   cluster.sh start|stop|status FOLDER           NODES=3, each with CPUS=4 and GPUS=2, which are devices that do nothing
+#   cluster.sh start|stop|status FOLDER           NODES=3, each with CPUS=4 and GPUS=2, which are devices that do nothing;
+#                                                 its jobs are numbered from FIRST_JOB=1
 #   cluster.sh stop-controller|start-controller FOLDER
 #   cluster.sh crash|start-node|cut|heal FOLDER NODE
 #   cluster.sh hide|show FOLDER NODE PATH         an empty folder that nobody can write to, instead of what the node has there
@@ -12,7 +13,7 @@
 # On a busy machine, SLOWNESS=3 makes all time limits three times as long.
 # It needs root and the Debian or Ubuntu packages slurmctld slurmd slurm-client munge iproute2.
 set -euo pipefail
-NODES=${NODES:-3} CPUS=${CPUS:-4} GPUS=${GPUS:-2} NET=${NET:-10.91.7} SLOWNESS=${SLOWNESS:-1} BRIDGE=br-snaketrain
+NODES=${NODES:-3} CPUS=${CPUS:-4} GPUS=${GPUS:-2} FIRST_JOB=${FIRST_JOB:-1} NET=${NET:-10.91.7} SLOWNESS=${SLOWNESS:-1} BRIDGE=br-snaketrain
 ACTION=${1:?start, stop, status, stop-controller, start-controller, crash, start-node, cut, heal, hide, show or node-timeout} FOLDER=$(realpath -m "${2:?the folder of the cluster}") NODE=${3:-} HIDDEN=${4:-}
 CONF=$FOLDER/slurm.conf MUNGE=$FOLDER/munge/socket
 export SLURM_CONF=$CONF
@@ -35,6 +36,7 @@ configure() {
     chmod 755 "$FOLDER" "$FOLDER/munge"
     cat > "$CONF" << END
 ClusterName=snaketrain
+FirstJobId=$FIRST_JOB
 SlurmctldHost=localhost($NET.1)
 SlurmctldPort=26817
 SlurmUser=root

@@ -13,6 +13,7 @@ from slurm.disturbed import SAVE_BEFORE_LIMIT_SECONDS
 
 PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge", "ip": "iproute2"}
 SIZE = {"NODES": "4", "CPUS": "4"}
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
 
 
 def why_not() -> str | None:
@@ -36,7 +37,8 @@ def cluster(tmp_path_factory) -> lab.Cluster:
     # only there, as at many sites: without SLURM_CONF no program of SLURM works, also not within a job
     os.environ["SLURM_CONF"] = str(cluster.folder / "slurm.conf")
     try:
-        cluster.act("start", environment=SIZE)
+        # a workspace of one cluster is copied to others: no job there may have the number of one that it knows
+        cluster.act("start", environment=SIZE | {"FIRST_JOB": str(1 + 1000 * int(WORKER.removeprefix("gw")))})
         yield cluster
     finally:
         cluster.act("stop")
@@ -44,11 +46,9 @@ def cluster(tmp_path_factory) -> lab.Cluster:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(cluster, tmp_path_factory) -> Path:
-    """The whole workflow on two whole nodes with two processes each."""
-    folder = lab.make(tmp_path_factory.mktemp("undisturbed"), sbatch="--exclusive")
-    lab.Workflow(folder).finish()
-    return folder
+def undisturbed(cluster, made_once) -> Path:
+    """The whole workflow on two whole nodes with two processes each, run on one of the clusters."""
+    return made_once("undisturbed", lambda folder: lab.Workflow(lab.make(folder, sbatch="--exclusive")).finish())
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from pipeline.warm_python import warm_python
 
 from slurm.lab import REPOSITORY, TRAINING, Workflow, configured, events, slurm, until
 
@@ -24,7 +25,7 @@ from slurm.lab import REPOSITORY, TRAINING, Workflow, configured, events, slurm,
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_what_slurm_would_refuse_is_reported_before_any_job(workspace, compute, expected):
-    workflow = Workflow(configured(workspace, compute=compute), f"{TRAINING}/manifest.json")
+    workflow = Workflow(configured(workspace, compute=compute), f"{TRAINING}/manifest.json", python=warm_python())  # no job runs
     until(lambda: workflow.process.poll() is not None, "snakemake ends")
     assert workflow.process.returncode == 1
     assert re.search(expected, workflow.printed())
@@ -33,7 +34,7 @@ def test_what_slurm_would_refuse_is_reported_before_any_job(workspace, compute, 
 
 def test_the_plugin_alone_is_refused(workspace):
     """A profile from before ours was a plug-in of its own."""
-    workflow = Workflow(workspace, f"{TRAINING}/manifest.json", "--executor", "slurm")
+    workflow = Workflow(workspace, f"{TRAINING}/manifest.json", "--executor", "slurm", python=warm_python())  # no job runs
     until(lambda: workflow.process.poll() is not None, "snakemake ends")
     assert workflow.process.returncode == 1 and "Set `executor: slurm-steady` in the profile" in workflow.printed()
     assert "has been submitted" not in workflow.printed()
@@ -41,7 +42,7 @@ def test_the_plugin_alone_is_refused(workspace):
 
 def test_why_a_job_waits(workspace):
     """Longer than the partition allows: sbatch takes it, and it would wait for ever."""
-    workflow = Workflow(configured(workspace, compute={"minutes": 500}), f"{TRAINING}/manifest.json")
+    workflow = Workflow(configured(workspace, compute={"minutes": 500}), f"{TRAINING}/manifest.json", python=warm_python())  # no job runs
     told = r"SLURM job (\d+) \(train_model patient\) has been waiting for \d+ minutes \(PartitionTimeLimit\): .* lower compute\.minutes.* Log: (\S+)"
     found = until(lambda: re.search(told, workflow.printed()), "it is told why the job waits", workflow=workflow)
     assert found[2].endswith(f"logs/slurm/rule_train_model/patient/{found[1]}.log")

@@ -4,6 +4,7 @@ import os
 import time
 from pathlib import Path
 
+import limits
 import pytest
 
 from snaketrain.config.errors import ConfigurationError
@@ -236,11 +237,15 @@ def test_what_works_is_accepted(folder, by_effect, config, where, value):
 @pytest.fixture
 def in_a_process(folder, monkeypatch):
     monkeypatch.delenv("SNAKETRAIN_CHECKS", raising=False)
-    monkeypatch.setattr(effects, "SECONDS_AN_ATTEMPT", 20.0)
+    monkeypatch.setattr(effects, "SECONDS_AN_ATTEMPT", float(limits.whole_seconds(6)))
 
 
 def test_what_ends_or_holds_the_process_is_the_fault_of_that_object(in_a_process, capfd):
-    uses = {"leaves": "ends with exit code 7", "crashes": "is killed by SIGSEGV", "hangs": "has not returned after 20 seconds"}
+    uses = {
+        "leaves": "ends with exit code 7",
+        "crashes": "is killed by SIGSEGV",
+        "hangs": f"has not returned after {effects.SECONDS_AN_ATTEMPT:g} seconds",
+    }
     runs = {use: {"train.optimizer": f"mine.py:{use}"} for use in uses}
     found = problems_of(BASE | {"runs": runs | {"fine": {}, "other": {"train.schedule": {"use": "cosine", "arguments": {"lowest": -1}}}}})
     for use, how in uses.items():

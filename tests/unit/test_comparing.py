@@ -2,11 +2,11 @@
 
 import math
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from pipeline.warm_python import warm_python
 from workspace import make_workspace
 
 from snaketrain.evaluation import comparing
@@ -27,7 +27,7 @@ def read(results: Path) -> tuple[list, list]:
 def script(results: Path, *runs: str) -> list:
     settings = settings_words(results / "comparison", "compare_runs", [])
     output = ["--output", results / "comparison/manifest.json", *settings]
-    return [sys.executable, SCRIPT, *output, "--runs-root", results / "runs", "--runs", *runs]
+    return [warm_python(), SCRIPT, *output, "--runs-root", results / "runs", "--runs", *runs]
 
 
 def test_row_of_a_run(tmp_path):

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import limits
 import pytest
 from pipeline.lateness import seconds_behind
+from pipeline.warm_python import warm_python
 from workspace import SETTINGS, START, make_workspace
 
 from snaketrain.evaluation.comparing import read_run, row
@@ -823,7 +824,7 @@ def test_a_process_that_is_killed_while_it_creates_a_database_leaves_none(tmp_pa
 
 
 def command(results: Path, *more: str) -> list[str]:
-    return [sys.executable, str(SCRIPT), "--results", str(results), *more]
+    return [warm_python(), str(SCRIPT), "--results", str(results), *more]
 
 
 def test_command_once(tmp_path, uri):
@@ -836,7 +837,7 @@ def test_command_once(tmp_path, uri):
     done = subprocess.run(command(results, "--once"), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     first, *addresses = done.stdout.splitlines()
-    assert first == f"MLflow is up to date with 2 runs. Look at them: {sys.executable} {SCRIPT.with_name('show_runs.py')} --uri {uri}"
+    assert first == f"MLflow is up to date with 2 runs. Look at them: {warm_python()} {SCRIPT.with_name('show_runs.py')} --uri {uri}"
     assert [address.split()[0] for address in addresses] == ["all", "curves", "compared", "first", "second"]
 
 

@@ -2,11 +2,11 @@
 
 import json
 import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from pipeline.warm_python import warm_python
 
 from snaketrain.config.schema import Data, Examples, Source
 from snaketrain.data import split_files
@@ -252,7 +252,7 @@ def test_data_that_cannot_be_used(prepared, train, changes, message):
 
 
 def stage(name, tmp_path, output, *arguments, settings):
-    command = [sys.executable, SCRIPTS / f"{name}.py", "--output", tmp_path / output, *arguments]
+    command = [warm_python(), SCRIPTS / f"{name}.py", "--output", tmp_path / output, *arguments]
     command += settings_words(tmp_path / "made", name, settings)
     return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
 

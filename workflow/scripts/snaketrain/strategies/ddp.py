@@ -4,7 +4,6 @@ import logging
 
 import torch
 from torch import nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -90,5 +89,9 @@ class Zero1(SharedOptimizer, Ddp):
     trains_adapters = False
 
     def optimizer(self, parameters: Parameters, make_optimizer: MakeOptimizer) -> Optimizer:
+        from torch.distributed.optim import (
+            ZeroRedundancyOptimizer,  # here: it is compiled at its import, for which no other strategy need wait
+        )
+
         # updated parameters are broadcast in one bucket, not one by one
         return make_optimizer(parameters, sharded=ZeroRedundancyOptimizer, parameters_as_bucket_view=True)

@@ -13,7 +13,7 @@ from distributed.test_language_models import run
 from grammar import WORDS
 from pipeline.test_examples import GENERATING, configuration, run_together, write_chats, write_summaries
 from pipeline.test_staleness import configure, dry_run, jobs_in
-from pipeline.test_text_classification import finished, results_of  # noqa: F401
+from pipeline.test_text_classification import finish, results_of
 from pipeline.workspace import REPOSITORY, snakemake
 from pyarrow import parquet
 
@@ -76,8 +76,14 @@ def test_mlflow_has_the_predictions(predicted):
     }
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """Runs of several kinds of label, whose models need not be good."""
+    return finish(tmp_path_factory.mktemp("kinds"), epochs=2)
+
+
 @pytest.mark.parametrize(("run", "processes"), [("pairs", 1), ("topics", 2), ("grades", 1)])
-def test_new_files_are_predicted_by_hand_as_by_transformers(finished, tmp_path, run, processes):  # noqa: F811
+def test_new_files_are_predicted_by_hand_as_by_transformers(finished, tmp_path, run, processes):
     """With a copy of the model's folder, and columns of other names; a row without a text has no prediction."""
     from transformers import pipeline
 
@@ -129,14 +135,15 @@ def test_answers_are_those_of_one_process(tmp_path):
 
 @pytest.fixture(scope="module")
 def generated_together(tmp_path_factory) -> Path:
-    """The examples that generate text; one of them answers prompts of three words that it was not trained on."""
+    """The examples that generate text; one of them answers prompts of three words that it was not trained on, the others learn less."""
     folder = tmp_path_factory.mktemp("generated")
     write_summaries(folder)  # with the answers
     write_chats(folder)
     known = {json.loads(line)["prompt"] for line in (folder / "data/answers/reversed.jsonl").read_text().splitlines()}
     unseen = {" ".join(words) for words in product(WORDS, repeat=3)} - known
     (folder / "data/new.csv").write_text("prompt\n" + "".join(f"{words}\n" for words in sorted(unseen)))
-    return run_together(folder, GENERATING, {"answers": {"predict": {"new": {"path": "data/new.csv"}}}})
+    further = {name: {"train": configuration(name)["train"] | {"epochs": 3}} for name in ("summaries", "chats")}
+    return run_together(folder, GENERATING, further | {"answers": {"predict": {"new": {"path": "data/new.csv"}}}})
 
 
 @pytest.mark.slow
@@ -156,6 +163,7 @@ def test_texts_are_generated_by_hand_as_in_the_evaluation(name, processes, gener
     written = rows_of(tmp_path / "out.csv")
     assert list(written[0]) == ["id", "text", "generated"] and "generating by max_new_tokens 5" in printed
     assert [row["generated"] for row in written] == [row["generated"] for row in rows]
+    assert len({row["generated"] for row in rows}) > 5
 
 
 @pytest.mark.slow
