@@ -226,7 +226,7 @@ class Pipeline:
         return self._text(stage, "files", self.stages[stage].local_files) if self.reads_files else "files: null"
 
     def _text(self, stage: str, name: str, value: Callable[[str], Json]) -> TextOfJob:
-        return varying(self.stages[stage].jobs, lambda job: f"{name}: {strict_json.dumps(value(job), ensure_ascii=False)}")
+        return varying(self.stages[stage].jobs, lambda job: f"{name}: {strict_json.dumps(value(job), sort_keys=True, ensure_ascii=False)}")
 
 
 def ranges_and_folders(pipeline: Pipeline) -> tuple[dict[str, Compute], dict[str, Path]]:
