@@ -25,6 +25,7 @@ from snaketrain.config.schema.train import PLATEAU, SET_BY_LENGTH, TORCH_SCHEDUL
 from snaketrain.models.pretrained import fields_of, read_config
 from snaketrain.orchestration.named_code import TEXT_TASKS, Reference, known_here, named_metrics, references
 from snaketrain.tasks.metric_names import is_short
+from snaketrain.training.trainer import Trainer
 
 SCHEDULER_ARGUMENTS_WITH_SETTINGS = {  # of torch's schedulers
     "max_lr": "is set by train.learning_rate. Set that instead.",
@@ -100,8 +101,9 @@ def call_problems(reference: Reference, found: Callable[..., Any]) -> Iterator[s
         yield from argument_problems(where, given, found, passed=OF_STRATEGIES)
         yield from passed_problems(reference, found, "`device` and `precision`", "**options", **dict.fromkeys(OF_STRATEGIES))
     elif reference.setting == "train.trainer.use":
-        yield from argument_problems(where, given, found, passed=OF_TRAINERS)
-        yield from passed_problems(reference, found, "what every trainer is made of", "*arguments, **options", *OF_TRAINERS)
+        if isinstance(found, type) and issubclass(found, Trainer):  # what is none is reported as such
+            yield from argument_problems(where, given, found, passed=OF_TRAINERS)
+            yield from passed_problems(reference, found, "what every trainer is made of", "*arguments, **options", *OF_TRAINERS)
     else:
         yield from argument_problems(where, given, found, complete=reference.complete)
 
