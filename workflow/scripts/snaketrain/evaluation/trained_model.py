@@ -24,7 +24,7 @@ class TrainedModel:
     def of(cls, training: Manifest, data: Manifest) -> "TrainedModel":
         facts = training.facts
         limits = BatchLimits.of_finished(training.folder, Train.model_validate(training.settings["train"]))
-        return cls(facts["run"], training.settings | {"data": data.settings["data"]}, data.facts, facts["precision"], asdict(limits))
+        return cls(facts["run"], training.settings | data.settings, data.facts, facts["precision"], asdict(limits))
 
     @classmethod
     def read(cls, folder: Path) -> "TrainedModel":

@@ -252,7 +252,7 @@ def record_start(
         "started": started,
         "mixed": list(job.mixed),
         "versions": all_installed(),
-        "settings": job.given.settings | {"data": data.settings["data"]},
+        "settings": job.given.settings | data.settings,
         "inputs": inputs,
         "threads": torch.get_num_threads(),
         "data": {
