@@ -313,8 +313,8 @@ def test_a_task_that_wraps_its_modules_is_evaluated_with_its_state(digits, tmp_p
     # trained again to the same weights, with another metric of the same name: the former value must not be reported
     manifest = tmp_path / "training/manifest.json"
     trained = manifest.read_text()
-    assert r"average=\"macro\"" in trained
-    changed = json.loads(trained.replace(r"average=\"macro\"", r"average=\"micro\""))
+    assert '"average": "macro"' in trained
+    changed = json.loads(trained.replace('"average": "macro"', '"average": "micro"'))
     del changed["checksum"]
     manifest.write_text(with_checksum(changed))
     words = ["--run-name", "test", "--device", "cpu", *settings_words(tmp_path, "evaluate_model", {"evaluate": {"confidence": 0.9}})]
