@@ -111,9 +111,18 @@ def test_a_reason_names_the_settings_that_changed(before, now, names):
     assert all(" -> " in line for line in shown[2:-1]) and shown[-1] == "    threads: 1"
 
 
+def test_params_of_other_workflows_are_no_error():
+    reason = f"Params have changed since last execution: {ParamsChange({repr('code: 1'), '[5]', repr('a')}, {repr('code: 2'), '[6]'})}"
+    assert short_reason(reason) == "(code changed)"
+
+
 def test_a_log_that_is_removed_while_its_job_begins_is_no_error(console, stream, monkeypatch):
     """Snakemake removes the log of an earlier start in another thread, maybe between two looks at it."""
-    monkeypatch.setattr(Path, "is_file", lambda path: path.suffix == ".log")
+    stat = Path.stat
+    removed = lambda path, **options: stat(path if path.suffix != ".log" else path / "removed", **options)  # noqa: E731
+    monkeypatch.setattr(Path, "stat", removed)
+    for look in ("is_file", "exists"):  # just before
+        monkeypatch.setattr(Path, look, lambda path: path.suffix == ".log")
     begin(console)
     assert lines(stream) == ["train_model        wide  logs/train_model/wide.log"] and 1 in console.running
 

@@ -1,11 +1,10 @@
 # Checkpoints, journal and logs are beside the manifest but not declared: Snakemake deletes the declared outputs of failed jobs.
-from itertools import chain
 
 
 rule train_model:
     input:
         check_results("train_model"),
-        varying(pipeline.runs, lambda run: list(chain.from_iterable(pipeline.added("train_model", run).values()))),
+        varying(pipeline.runs, lambda run: sum(pipeline.added("train_model", run).values(), [])),
         data=varying(pipeline.runs, pipeline.data),
         model=varying(pipeline.runs, pipeline.weights),
         initial=varying(pipeline.runs, pipeline.initial_weights),

@@ -90,7 +90,7 @@ def changed_settings(reason: str) -> dict[str, tuple[object, object]]:
 
 
 def _params_changed(reason: str) -> tuple[dict[str, tuple[object, object]], int]:
-    """Also where in the text they end."""
+    """The same, and where in the text the params end."""
     before: dict[str, object] = {}
     now: dict[str, object] = {}
     side, end = before, len(reason)
@@ -113,7 +113,8 @@ def _settings_in(text: str) -> Iterator[tuple[str, object]]:
     name, _, value = str(ast.literal_eval(text)).partition(": ")
     with suppress(ValueError):  # a param of another kind
         content = json.loads(value)
-        yield from [(f"code.{file}", digest) for file, digest in content.items()] if name == "code" else by_name({name: content}).items()
+        of_code = name == "code" and isinstance(content, dict)
+        yield from ((f"code.{file}", digest) for file, digest in content.items()) if of_code else by_name({name: content}).items()
 
 
 def plain_error(text: str) -> str:

@@ -7,7 +7,7 @@ import argparse
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def main() -> int:
     jobs = [job for job in jobs_in(done.stdout) if job.rule != "all" and (not args.runs or set(job.name.split(", ")) & set(args.runs))]
     columns = [max((len(getattr(job, column)) for job in jobs), default=0) for column in ("rule", "name")]
     for job in jobs:
-        first, *others = list(why(job.reason, job.changes)) or [job.reason]
+        first, *others = list(why(job)) or [job.reason]
         print(f"{job.rule.ljust(columns[0])}  {job.name.ljust(columns[1])}  {first}")
         for line in others:
             print(f"{' ' * (sum(columns) + 4)}{line}")
@@ -62,13 +62,13 @@ def jobs_in(text: str) -> Iterator[Job]:
         yield Job(rule, ", ".join(names), fields.get("reason", ""), tuple(CHANGE.findall(body)))
 
 
-def why(reason: str, changes: Sequence[str] = ()) -> Iterator[str]:
+def why(job: Job) -> Iterator[str]:
     """Snakemake's reason, one cause a line. A job that only follows another one has no cause of its own."""
-    yield from changes
-    yield from (short for words, short in REASONS.items() if words in reason)
-    if FIRST in reason:
+    yield from job.changes
+    yield from (short for words, short in REASONS.items() if words in job.reason)
+    if FIRST in job.reason:
         yield "its result is not there"
-    elif FOLLOWS in reason and not changes:
+    elif FOLLOWS in job.reason and not job.changes:
         yield "what it reads is made again"
 
 

@@ -16,28 +16,28 @@ from snaketrain.slurm.client import Slurm, SlurmError
 
 SECONDS_APART = 5  # that the clocks of two nodes may be
 CANNOT_WRITE = "cannot write to the folder of the run"  # which the nodes share
-# Each node prints one line: its name, its time, and what is wrong. `|| :` and `exit 0`, since a failure would end the step on the others
+# Each node prints one line: its name, its time, and what is wrong. It exits with 0 even so, since a failure would end the step on the others
 CHECKS = r"""
 working=$1 run=$2 version=$3 torchrun=$4; shift 4
 now=$(date +%s)
-is() { echo "node=$SLURMD_NODENAME time=$now $*"; exit 0; }
+answer() { echo "node=$SLURMD_NODENAME time=$now $*"; exit 0; }
 try() { error=$( (head -c 4096 /dev/zero > "$1/.check-$SLURMD_NODENAME-$$") 2>&1 && rm -f "$1/.check-$SLURMD_NODENAME-$$" 2>&1 ) && return
     rm -f "$1/.check-$SLURMD_NODENAME-$$" 2> /dev/null
-    is "$2 $1: ${error##*: }"; }
-cd "$working" 2> /dev/null || is "does not see the working folder $working: is its file system mounted there?"
-[ -r "$torchrun" ] || is "does not see $torchrun: is its file system mounted there?"
+    answer "$2 $1: ${error##*: }"; }
+cd "$working" 2> /dev/null || answer "does not see the working folder $working: is its file system mounted there?"
+[ -r "$torchrun" ] || answer "does not see $torchrun: is its file system mounted there?"
 if [ $# -gt 0 ]; then
     for python; do :; done
-    [ -x "$python" ] || is "has no Python at $python, or not what that links to"
+    [ -x "$python" ] || answer "has no Python at $python, or not what that links to"
     found=$("$@" -c 'import sys, importlib.util as util
-print("%d.%d" % sys.version_info[:2], util.find_spec("torch") is not None)' 2>&1) || is "cannot run $python: $(echo "$found" | tail -n 1)"
-    [ "${found%% *}" = "$version" ] || is "has another Python at $python: ${found%% *} instead of $version"
-    [ "${found##* }" = True ] || is "has a Python at $python that does not find the package torch"
+print("%d.%d" % sys.version_info[:2], util.find_spec("torch") is not None)' 2>&1) || answer "cannot run $python: $(echo "$found" | tail -n 1)"
+    [ "${found%% *}" = "$version" ] || answer "has another Python at $python: ${found%% *} instead of $version"
+    [ "${found##* }" = True ] || answer "has a Python at $python that does not find the package torch"
 fi
 try "$run" "CANNOT_WRITE"
 temporary=/tmp; if [ -d "$TMPDIR" ]; then temporary=$TMPDIR; fi
 try "$temporary" "cannot write to its temporary folder"
-is
+answer
 """.replace("CANNOT_WRITE", CANNOT_WRITE)
 
 
