@@ -149,8 +149,6 @@ class Programs:
                 return "".join(f"{node}\n" for node in nodes.split(","))
             case ["show", "job", "--details", "--oneliner", number] | ["show", "job", "--oneliner", number]:
                 return self.shown(self.known(number))
-            case ["show", "job", "--oneliner"]:
-                return "".join(map(self.shown, self.controller.jobs.values())) or "No jobs in the system\n"
             case ["requeue", number]:
                 job = self.known(number)
                 if job.state not in ("RUNNING", "SUSPENDED"):

@@ -70,27 +70,6 @@ def test_many_jobs_are_queried_together(programs, asked):
     assert Slurm().in_queue([]) == set() and len(asked()) == 2
 
 
-KNOWN = [
-    f"JobId={number} JobName=x JobState={state} WorkDir=/work" for number, state in enumerate(("RUNNING", "FAILED", "PENDING"), start=1)
-]
-
-
-def test_many_jobs_that_squeue_does_not_list_are_asked_for_at_once(programs, asked):
-    """A workflow of 300 runs may have been killed; each question to a busy controller takes seconds."""
-    programs(squeue="true", scontrol="\n".join(f"echo '{line}'" for line in KNOWN))
-    numbers = [str(number) for number in range(1, 301)]
-    assert Slurm().over(numbers, folder="/work") == set(numbers) - {"1", "3"} and asked() == ["show job --oneliner"]
-    assert Slurm().over(numbers, folder="/elsewhere") == set(numbers)
-    assert Slurm().in_queue(numbers) == {"1", "3"} and len(asked()) == 4
-
-
-def test_no_answer_about_all_jobs_is_no_proof_that_they_are_over(programs, asked):
-    programs(scontrol='[ $# = 4 ] && echo "JobId=$4 JobState=RUNNING"; true')
-    assert Slurm().over(["1", "2", "3", "4"]) == set() and len(asked()) == 5
-    programs(scontrol="echo 'No jobs in the system'")
-    assert Slurm().over(["1", "2", "3", "4"]) == {"1", "2", "3", "4"}
-
-
 def test_one_job_that_ended_long_ago_is_not_in_the_queue(programs):
     programs(squeue=UNKNOWN, scontrol=UNKNOWN)
     assert Slurm().in_queue(["1"]) == set()

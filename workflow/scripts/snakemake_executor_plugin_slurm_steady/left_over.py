@@ -96,7 +96,7 @@ class LeftOver:
             rows = jobs_here(self.slurm)
             listed = {row.number for row in rows}
             unlisted = [made.number for made in earlier if not made.state and made.number not in listed | self.over]
-            self.over |= self.slurm.over(unlisted, folder=".")
+            self.over |= {number for number in unlisted if self.slurm.is_over(number, folder=".")}
             missing = [number for number in unlisted if number not in self.over]
             if not missing:
                 return rows

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -49,22 +49,12 @@ def gpus_of(job: str) -> int:
     return min((sum(int(count) for count in re.findall(r"\bgpu:(?:[^:,(]+:)?(\d+)", group)) for group in groups), default=0)
 
 
-def has_ended(job: str, folder: str = "") -> bool:
-    """By a line of `scontrol show job`; `folder`: as for `Slurm.is_over`."""
-    state, submitted_in = re.search(r" JobState=(\w+)", job), re.search(r" WorkDir=(.*?)(?= \w+=|\s*$)", job)
-    if folder and submitted_in and os.path.realpath(submitted_in[1]) != os.path.realpath(folder):
-        return True
-    return bool(state and state[1] in ENDED_STATES)
-
-
 # --- SLURM's programs
 
 TIMEOUT_SECONDS = 60
 FOR_EVER = float("inf")
 ENDED_STATES = ("COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "FAILED", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
 NODES_TO_EXCLUDE = "nodes_to_exclude.json"  # beside a training's manifest: what its job found unfit when it was requeued
-MOST_ASKED_ALONE = 3  # of more jobs, one answer about all jobs of the cluster burdens the controller less
-NO_JOBS = "No jobs in the system"
 NO_SUCH_JOB = "Invalid job id specified"
 ENDED_ALREADY = (NO_SUCH_JOB, "already completing or completed")  # what scancel says of such jobs
 
@@ -138,17 +128,8 @@ class Slurm:
                 raise
             shown = ""
         listed = set(shown.split())
-        missing = {number for number in asked if number not in listed}
-        return listed | (missing - self.over(missing, max_age_seconds=max_age_seconds))
-
-    def over(self, numbers: Collection[str], folder: str = "", max_age_seconds: float = 0.0) -> set[str]:
-        """The jobs among these that are over, as `is_over` says of one. Of many, all that SLURM knows are asked for at once."""
-        if len(numbers) > MOST_ASKED_ALONE:
-            shown = self._ask("scontrol", "show", "job", "--oneliner", max_age_seconds=max_age_seconds)
-            known = {line.removeprefix("JobId=").split(maxsplit=1)[0]: line for line in shown.splitlines() if line.startswith("JobId=")}
-            if known or NO_JOBS in shown:
-                return {number for number in numbers if number not in known or has_ended(known[number], folder)}
-        return {number for number in numbers if self.is_over(number, folder=folder, max_age_seconds=max_age_seconds)}
+        missing = (number for number in asked if number not in listed)
+        return listed | {number for number in missing if not self.is_over(number, max_age_seconds=max_age_seconds)}
 
     def is_over(self, number: str, folder: str = "", max_age_seconds: float = 0.0) -> bool:
         """Whether SLURM says that a job has ended, or knows it no more. That squeue does not list it proves nothing: it may answer nothing at all.
@@ -161,7 +142,10 @@ class Slurm:
             if NO_SUCH_JOB in str(error):
                 return True
             raise
-        return has_ended(shown, folder)
+        state, submitted_in = re.search(r" JobState=(\w+)", shown), re.search(r" WorkDir=(.*?)(?= \w+=|\s*$)", shown)
+        if folder and submitted_in and os.path.realpath(submitted_in[1]) != os.path.realpath(folder):
+            return True
+        return bool(state and state[1] in ENDED_STATES)
 
     def submitted_at(self, number: str) -> datetime:
         shown = self._ask("squeue", "--noheader", "--jobs", number, "--format", "%V").strip()
