@@ -89,9 +89,8 @@ class Zero1(SharedOptimizer, Ddp):
     trains_adapters = False
 
     def optimizer(self, parameters: Parameters, make_optimizer: MakeOptimizer) -> Optimizer:
-        from torch.distributed.optim import (
-            ZeroRedundancyOptimizer,  # here: it is compiled at its import, for which no other strategy need wait
-        )
+        # its import compiles it, for which other strategies need not wait
+        from torch.distributed.optim import ZeroRedundancyOptimizer
 
         # updated parameters are broadcast in one bucket, not one by one
         return make_optimizer(parameters, sharded=ZeroRedundancyOptimizer, parameters_as_bucket_view=True)
