@@ -56,6 +56,8 @@ def test_a_sweep_is_the_product_of_its_values_named_after_them():
     [
         ({"data.split_seed": [1, 2], "data.limit_dev": [10, 20]}, "data.split_seed, data.limit_dev"),
         ({"data.dev_fraction": [0.1, 0.2]}, "data.dev_fraction"),
+        ({"data.test_fraction": [0.1, 0.2]}, "data.test_fraction"),
+        ({"data.train": [{"path": "a"}, {"path": "b"}], "data.where": [{"a": "1"}, {}]}, "data.train, data.where"),
         ({"data.limit_train": [10, 20]}, None),
         ({"data.limit_dev": [10]}, None),
         ({"data": ["a", "b"]}, None),
@@ -99,7 +101,7 @@ def test_a_data_set_picked_by_name_can_be_changed():
         {"a.b": "x", "c=d": "y"},
         {"one": "1", "two": "2"},
         {"class": "for", "": "nothing", "a b": "space"},
-        {"schön": "ü", '"': "'", "$(x)": "\n"},
+        {"schön": "ü", '"': "'", "$(x)": "a\nb"},
     ],
 )
 def test_settings_survive_conversion_to_json(labels):

@@ -38,7 +38,7 @@ def in_order(value: dict[str, str]) -> dict[str, str]:
 def as_in_files(value: dict[str, str]) -> dict[str, str]:
     named: dict[str, str] = {}
     for label, name in value.items():
-        if not name:
+        if not name.strip():
             raise ValueError(f"the class of {label!r} has an empty name: give it one")
         if named.setdefault(as_text(label), name) != name:
             raise ValueError(f"{label!r} and another way to write it have different names: they are one label, keep one of them")

@@ -121,6 +121,8 @@ class ModuleSettings(Section):
             for name in names:
                 if name not in self.predictions:
                     yield f"{where}: there is no prediction '{name}'{nearest(name, self.predictions)} `predictions` has: {', '.join(self.predictions)}"
+        if not any((*(loss.weight for loss in self.losses.values()), *(each.weight for each in self.regularisers))):
+            yield "the weights of all losses are 0, so that nothing is learnt: give one of them another weight"
         if twice := [name for name, count in Counter(self.parts).items() if count > 1]:
             yield f"two parts of the loss are named '{twice[0]}': give the regulariser another `name`"
         if twice := [name for name, count in Counter(self.logged).items() if count > 1]:
