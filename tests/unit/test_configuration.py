@@ -10,6 +10,9 @@ from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Data, Section, Settings, Train
 from snaketrain.config.schema.base import is_null
 from snaketrain.config.sweeps import unranked_sweeps
+from snaketrain.data.surveying import classes
+from snaketrain.orchestration.names import data_name
+from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.stages import by_name
 
 DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
@@ -90,6 +93,15 @@ def test_a_data_set_picked_by_name_can_be_changed():
     runs = read(data="imdb", datasets=datasets, sweeps={"s": {"data": ["imdb", "sst"], "data.max_length": [8, 9]}})
     assert [(run.data.name, run.data.max_length) for run in runs.values()] == [("imdb", 8), ("imdb", 9), ("sst", 8), ("sst", 9)]
     assert read(data="imdb", datasets=datasets, runs={"a": {"data.max_length": 7}})["a"].data.max_length == 7
+
+
+def test_another_order_of_the_labels_is_other_data():
+    """Since it numbers the classes: with two, metrics such as `f1` are those of the second."""
+    orders = [{0: "unkind", 1: "kind"}, {1: "kind", 0: "unkind"}]
+    first, second = (Data.model_validate(DATA | {"labels": labels}) for labels in orders)
+    assert data_name(first) != data_name(second) and digest(first.as_json) != digest(second.as_json)
+    for data, names in ((first, ["unkind", "kind"]), (second, ["kind", "unkind"])):
+        assert classes(Data.model_validate(json.loads(json.dumps(data.as_json, sort_keys=True))))[0] == names
 
 
 @pytest.mark.parametrize(
