@@ -118,6 +118,8 @@ BAD = [
     ({"train/strategy": {"use": "mesh", "arguments": {"context_attention": "ring", "context": -1}}}, "train.strategy.arguments.context_attention: is 'ring', which is not one of gather, ulysses"),
     ({"train/strategy": "fairscale_fsdp", "compute/device": "cpu"}, "train.strategy `fairscale_fsdp` needs GPUs, but compute.device is cpu: use `fsdp`"),
     ({"train/strategy": {"use": "auto", "arguments": {"static_graph": True}}}, "train.strategy `auto` takes no arguments", "name the strategy"),
+    ({"compute/setup": "if [ -d /data ]; then module load cuda"}, "compute.setup: bash cannot read it (", "Correct its quotes, brackets and keywords"),
+    ({"tracking/on_end": "mail -s 'it\'s done'"}, "tracking.on_end: sh cannot read it ("),
     ({"train/early_stopping": {"patience": 0}}, "train.early_stopping.patience", "a number greater than 0"),
     ({"train/task": {"use": "text_clasification"}}, "train.task.use: `text_clasification` is not one of", "Did you mean `text_classification`?"),
     ({"train/task": {"use": "nowhere.py:Mine"}}, "train.task.use: `nowhere.py:Mine`: there is no file nowhere.py", "Correct the path"),
