@@ -120,6 +120,8 @@ BAD = [
     ({"train/strategy": {"use": "auto", "arguments": {"static_graph": True}}}, "train.strategy `auto` takes no arguments", "name the strategy"),
     ({"compute/setup": "if [ -d /data ]; then module load cuda"}, "compute.setup: bash cannot read it (", "Correct its quotes, brackets and keywords"),
     ({"tracking/on_end": "mail -s 'it\'s done'"}, "tracking.on_end: sh cannot read it ("),
+    ({"train/metrics": {"low": {"use": "f1"}}}, "train.metrics: a metric cannot be named 'low', as another column of the comparison is: give it another name"),
+    ({"evaluate/metrics": {"baseline": {"use": "f1"}}}, "evaluate.metrics: a metric cannot be named 'baseline'"),
     ({"train/early_stopping": {"patience": 0}}, "train.early_stopping.patience", "a number greater than 0"),
     ({"train/task": {"use": "text_clasification"}}, "train.task.use: `text_clasification` is not one of", "Did you mean `text_classification`?"),
     ({"train/task": {"use": "nowhere.py:Mine"}}, "train.task.use: `nowhere.py:Mine`: there is no file nowhere.py", "Correct the path"),

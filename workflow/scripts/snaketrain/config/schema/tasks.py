@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from snaketrain.config.errors import nearest, problems_of
 from snaketrain.config.schema import Metric as AnyMetric
 from snaketrain.config.schema import Use
 from snaketrain.config.schema.base import LARGEST, Fraction, Section
+from snaketrain.config.schema.train import with_names_of_their_own
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.metric_names import Modes, declared_mode
 
@@ -83,7 +84,7 @@ class ModuleSettings(Section):
     )
     losses: dict[str, Loss] = Field(description="losses by the name of the prediction", min_length=1)
     regularisers: list[Regulariser] = Field([], description="further terms of the loss")
-    metrics: dict[str, Metric] = Field(
+    metrics: Annotated[dict[str, Metric], AfterValidator(with_names_of_their_own)] = Field(
         {}, description="metrics by the name under which they are logged, and by which `select.metric` selects"
     )
 
