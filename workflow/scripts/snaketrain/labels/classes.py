@@ -68,27 +68,18 @@ class ClassHead(Head):
     def training_losses(self, settings: TextClassificationSettings, names: list[str], counts: ClassCounts) -> Losses:
         if not any(dict(settings).values()):
             return self.losses
-        weights = self.class_weights(settings.class_weights, names, counts)
+        weights = self.class_weights(settings, names, counts)
         return lambda logits, labels: self.weighted_losses(logits, labels, None if weights is None else weights.to(logits.device), settings)
 
-    def class_weights(self, given: str | dict[str, float] | None, names: list[str], counts: ClassCounts) -> Tensor | None:
+    def class_weights(self, settings: TextClassificationSettings, names: list[str], counts: ClassCounts) -> Tensor | None:
         import torch
 
-        from snaketrain.config.errors import nearest
-
-        if not given:
-            return None
-        if isinstance(given, dict):
-            if unknown := next((name for name in given if name not in names), None):
-                raise SystemExit(
-                    f"train.task.arguments.class_weights: there is no class {unknown!r}{nearest(unknown, names)} Classes: {', '.join(names)}."
-                )
-            weights = [given.get(name, 1.0) for name in names]
-            if not any(weights):
-                raise SystemExit("train.task.arguments.class_weights: all are 0, so that nothing is learnt. Give a class another weight.")
-            return torch.tensor(weights)
-        of_class, examples = counts()
-        return torch.tensor([self.balanced(max(1, count), examples, len(names)) for count in of_class])
+        if settings.class_weights != "balanced":
+            weights = settings.weights_of(names)
+        else:
+            of_class, examples = counts()
+            weights = [self.balanced(max(1, count), examples, len(names)) for count in of_class]
+        return None if weights is None else torch.tensor(weights)
 
     @staticmethod
     def f1(right: Tensor, predicted: Tensor, true: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from snaketrain.config.metric_names import MODES
 from snaketrain.config.references import load
 from snaketrain.config.schema.tasks import ModuleSettings
 from snaketrain.data.loading.training_data import Batch
@@ -18,7 +19,6 @@ from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tasks.base import Modules, Task
 from snaketrain.tasks.losses import Summed, arguments_of, beside, by_position, call, constant_answer
-from snaketrain.tasks.metric_names import MODES
 from snaketrain.tasks.metrics import Measuring, make_metric
 
 Predictions = dict[str, Tensor]  # by name

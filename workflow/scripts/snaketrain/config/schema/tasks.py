@@ -1,17 +1,17 @@
 """The arguments of the tasks that come with snaketrain."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from snaketrain.config.errors import nearest, problems_of
+from snaketrain.config.metric_names import Modes, declared_mode
 from snaketrain.config.schema import Metric as AnyMetric
 from snaketrain.config.schema import Use
 from snaketrain.config.schema.base import LARGEST, Fraction, Section
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.tasks.metric_names import Modes, declared_mode
 
 # --- The arguments of `tasks/text_classification.py` as a class: how the loss weighs examples. Nothing here imports torch.
 
@@ -35,6 +35,18 @@ class TextClassificationSettings(Section):
     def contradictions(self) -> Iterator[str]:
         if self.label_smoothing and self.focal_gamma:
             yield "label_smoothing and focal_gamma: the focal loss is of the right answer alone; keep one of the two"
+
+    def weights_of(self, names: Sequence[str]) -> list[float] | None:
+        """Of the classes in their order; None where they are not given by name."""
+        given, where = self.class_weights, "train.task.arguments.class_weights"
+        if not isinstance(given, dict) or not given:
+            return None
+        if unknown := next((name for name in given if name not in names), None):
+            raise SystemExit(f"{where}: there is no class {unknown!r}{nearest(unknown, names)} Classes: {', '.join(names)}.")
+        weights = [given.get(name, 1.0) for name in names]
+        if not any(weights):
+            raise SystemExit(f"{where}: all are 0, so that nothing is learnt. Give a class another weight.")
+        return weights
 
 
 # --- The arguments of `tasks/module.py` as classes: losses, regularisers and metrics that the configuration declares.
