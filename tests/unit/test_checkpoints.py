@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from select_checkpoint import rank_checkpoints
-from snaketrain.config.metric_names import mode_of, modes_of
 from snaketrain.models.weights import load_weights
 from snaketrain.runtime.ownership import TakenOver
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.causal_lm import CausalLm
+from snaketrain.tasks.metric_names import mode_of, modes_of
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.checkpoints.exporting import export_weights
 from snaketrain.training.checkpoints.formats import make_format

@@ -32,6 +32,7 @@ GROUND = {
     "snaketrain.data",
     *(f"snaketrain.data.{name}" for name in ("cells", "tables", "formats", "reading", "fetching", "locations")),
     "snaketrain.tasks",
+    "snaketrain.tasks.metric_names",
     *(name for name in FILES if name.startswith("snakemake_logger_plugin_snaketrain")),
 }
 SLURM_CLIENT = {"snaketrain.slurm.client", "snaketrain.slurm.jobs"}

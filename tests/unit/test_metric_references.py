@@ -15,10 +15,10 @@ import torch
 from scipy import stats
 from sklearn import metrics as sk
 
-from snaketrain.config.metric_names import KNOWN
 from snaketrain.config.schema import Metric
 from snaketrain.evaluation.predictions import METRICS, Predictions
 from snaketrain.labels import label_kind
+from snaketrain.tasks.metric_names import KNOWN
 from snaketrain.tasks.metrics import Measuring, make_metric
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.building import add_metrics

@@ -9,13 +9,13 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.metric_names import KNOWN
 from snaketrain.config.schema import Metric
 from snaketrain.labels import label_kind
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.stages import by_name
 from snaketrain.tasks.base import Task
+from snaketrain.tasks.metric_names import KNOWN
 from snaketrain.tasks.metrics import Measuring
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.building import add_metrics

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
-from snaketrain.config.metric_names import mode_of
 from snaketrain.config.schema import Select
 from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.runtime import stages
@@ -15,6 +14,7 @@ from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import Manifest, adopt, digests, read_manifest, verify, write_json
 from snaketrain.runtime.model_card import write_card
 from snaketrain.runtime.strict_json import rounded
+from snaketrain.tasks.metric_names import mode_of
 from snaketrain.training.checkpoints.model_folder import TASK, export, merge, weights_in
 from snaketrain.training.checkpoints.ranking import Evaluated, best_first, evaluated
 

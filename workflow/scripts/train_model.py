@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snaketrain.config.metric_names import mode_of, modes_of
 from snaketrain.config.schema import Model, Train
 from snaketrain.runtime import stages
 from snaketrain.runtime.journal import Clock, last_attempt
@@ -26,11 +25,12 @@ from snaketrain.runtime.rank_logs import keeps_files, log_to, report_failure, st
 from snaketrain.runtime.ranks import STOPPED_EARLY, Ranks, leave
 from snaketrain.runtime.run_folder import record_failure, record_start, recorder_of_loaded, take_over
 from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.tasks.metric_names import mode_of, modes_of
 from snaketrain.training import attempt
 
 if TYPE_CHECKING:
-    from snaketrain.config.metric_names import Modes
     from snaketrain.runtime.manifests import Manifest
+    from snaketrain.tasks.metric_names import Modes
     from snaketrain.training.trainer import Trainer
     from snaketrain.training.trajectory import Execution
 

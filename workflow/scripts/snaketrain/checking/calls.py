@@ -19,12 +19,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from snaketrain.checking import Findings
 from snaketrain.checking.planned import SET_BY_DATA, NotPlannable, fetched_or_local
 from snaketrain.config.errors import expectation, nearest, shown
-from snaketrain.config.metric_names import is_short
 from snaketrain.config.references import load
 from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Settings
 from snaketrain.config.schema.train import PLATEAU, SET_BY_LENGTH, TORCH_SCHEDULERS
 from snaketrain.models.pretrained import fields_of, read_config
 from snaketrain.orchestration.named_code import TEXT_TASKS, Reference, known_here, named_metrics, references
+from snaketrain.tasks.metric_names import is_short
 from snaketrain.training.trainer import Trainer
 
 SCHEDULER_ARGUMENTS_WITH_SETTINGS = {  # of torch's schedulers

@@ -9,13 +9,13 @@ from typing import TypedDict
 
 import pandas as pd
 
-from snaketrain.config.metric_names import rank_key
 from snaketrain.runtime.journal import Event, read_events
 from snaketrain.runtime.manifests import Manifest, digest, read_checked, read_manifest, read_result
 from snaketrain.runtime.provenance import one_after_the_other
 from snaketrain.runtime.run_folder import damaged_log
 from snaketrain.runtime.stages import by_name, versions_of
 from snaketrain.runtime.strict_json import Json, JsonObject, is_number
+from snaketrain.tasks.metric_names import rank_key
 
 # --- What a run's journal contains: its curves, duration and status.
 

@@ -74,12 +74,17 @@ class ClassHead(Head):
     def class_weights(self, settings: TextClassificationSettings, names: list[str], counts: ClassCounts) -> Tensor | None:
         import torch
 
-        if settings.class_weights != "balanced":
-            weights = settings.weights_of(names)
-        else:
-            of_class, examples = counts()
-            weights = [self.balanced(max(1, count), examples, len(names)) for count in of_class]
-        return None if weights is None else torch.tensor(weights)
+        given = settings.class_weights
+        if not given:
+            return None
+        if isinstance(given, dict):
+            settings.refuse_unknown_classes(names)
+            weights = [given.get(name, 1.0) for name in names]
+            if not any(weights):
+                raise SystemExit("train.task.arguments.class_weights: all are 0, so that nothing is learnt. Give a class another weight.")
+            return torch.tensor(weights)
+        of_class, examples = counts()
+        return torch.tensor([self.balanced(max(1, count), examples, len(names)) for count in of_class])
 
     @staticmethod
     def f1(right: Tensor, predicted: Tensor, true: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.metric_names import is_short
 from snaketrain.config.references import find
 from snaketrain.config.schema import Data, Examples, Settings, Source
 from snaketrain.data.fetching import named_files
@@ -15,6 +14,7 @@ from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.strategy_declarations import strategy_files
 from snaketrain.runtime.manifests import OWN_FILES, DigestCache, digest, file_digest
 from snaketrain.runtime.strict_json import Json
+from snaketrain.tasks.metric_names import is_short
 
 AT_ONCE = 4  # files that are read for their digests
 

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from snaketrain.config.metric_names import MODES, Modes, declared_mode, is_short, known_metric
 from snaketrain.config.references import load
 from snaketrain.config.schema import Metric as Setting
 from snaketrain.labels import label_kinds
 from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.tasks.metric_names import MODES, Modes, declared_mode, is_short, known_metric
 
 if TYPE_CHECKING:
     from torchmetrics import Metric as Torchmetric

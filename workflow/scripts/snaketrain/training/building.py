@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from snaketrain.config.metric_names import modes_of
 from snaketrain.config.references import load
 from snaketrain.config.schema import InitialWeights, Metric, Model, Train
 from snaketrain.config.schema.train import PLATEAU
@@ -25,6 +24,7 @@ from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.strategies import make_strategy
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
+from snaketrain.tasks.metric_names import modes_of
 from snaketrain.tasks.metrics import metrics_of_settings
 from snaketrain.training.callbacks import Callback
 from snaketrain.training.checkpoints.ranking import Selection

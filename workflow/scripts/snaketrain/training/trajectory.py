@@ -45,7 +45,7 @@ EVALUATION_ARGUMENTS = {"module": "metrics", "causal_lm": "generate", "seq2seq":
 
 # modules that decide no weights: they measure ...
 MEASURING = (
-    "snaketrain.config.metric_names",
+    "snaketrain.tasks.metric_names",
     "snaketrain.tasks.metrics",
     "snaketrain.training.evaluation",
 )

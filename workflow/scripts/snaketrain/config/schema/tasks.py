@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from snaketrain.config.errors import nearest, problems_of
-from snaketrain.config.metric_names import Modes, declared_mode
 from snaketrain.config.schema import Metric as AnyMetric
 from snaketrain.config.schema import Use
 from snaketrain.config.schema.base import LARGEST, Fraction, Section
@@ -36,17 +35,11 @@ class TextClassificationSettings(Section):
         if self.label_smoothing and self.focal_gamma:
             yield "label_smoothing and focal_gamma: the focal loss is of the right answer alone; keep one of the two"
 
-    def weights_of(self, names: Sequence[str]) -> list[float] | None:
-        """Of the classes in their order; None where they are not given by name."""
-        given, where = self.class_weights, "train.task.arguments.class_weights"
-        if not isinstance(given, dict) or not given:
-            return None
-        if unknown := next((name for name in given if name not in names), None):
-            raise SystemExit(f"{where}: there is no class {unknown!r}{nearest(unknown, names)} Classes: {', '.join(names)}.")
-        weights = [given.get(name, 1.0) for name in names]
-        if not any(weights):
-            raise SystemExit(f"{where}: all are 0, so that nothing is learnt. Give a class another weight.")
-        return weights
+    def refuse_unknown_classes(self, names: Sequence[str]) -> None:
+        if isinstance(self.class_weights, dict) and (unknown := next((name for name in self.class_weights if name not in names), None)):
+            raise SystemExit(
+                f"train.task.arguments.class_weights: there is no class {unknown!r}{nearest(unknown, names)} Classes: {', '.join(names)}."
+            )
 
 
 # --- The arguments of `tasks/module.py` as classes: losses, regularisers and metrics that the configuration declares.
@@ -108,12 +101,6 @@ class ModuleSettings(Section):
     def logged(self) -> tuple[str, ...]:
         """The names of all metrics; the terms of the loss are logged only if there are several."""
         return ("loss", *(f"loss_{part}" for part in self.parts if len(self.parts) > 1), *self.metrics)
-
-    def modes(self, own: Modes) -> Modes:
-        """Whether higher or lower is better, of everything that is logged; `own`: as the metrics' classes say. Losses are minimised."""
-        return dict.fromkeys(self.logged, "min") | {
-            name: declared_mode(f"train.task.arguments.metrics.{name}", own[name], metric.mode) for name, metric in self.metrics.items()
-        }
 
     @property
     def targets(self) -> set[str]:

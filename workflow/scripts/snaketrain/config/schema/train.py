@@ -12,7 +12,7 @@ from snaketrain.runtime.strict_json import Json
 
 
 class Metric(Use):
-    """A metric: a short name of `config/metric_names.py`, a class of torchmetrics, or your own class or function."""
+    """A metric: a short name of `tasks/metric_names.py`, a class of torchmetrics, or your own class or function."""
 
     mode: Literal["max", "min"] | None = Field(
         None, description="whether higher or lower is better; null: as `higher_is_better` of its class says"

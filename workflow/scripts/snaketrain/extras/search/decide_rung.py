@@ -9,7 +9,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
-from snaketrain.config.metric_names import Modes, mode_of
 from snaketrain.config.schema import Select
 from snaketrain.evaluation.predictions import read_predictions
 from snaketrain.extras.search.deciding import AtRung, decide
@@ -17,6 +16,7 @@ from snaketrain.extras.search.top_level import Search
 from snaketrain.runtime import stages, strict_json
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest, verify, write_json
 from snaketrain.runtime.strict_json import Json
+from snaketrain.tasks.metric_names import Modes, mode_of
 
 
 def arguments() -> Namespace:

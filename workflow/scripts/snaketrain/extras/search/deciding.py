@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from snaketrain.config.metric_names import rank_key
 from snaketrain.evaluation.paired import Contender, difference
 from snaketrain.evaluation.predictions import Predictions
 from snaketrain.extras.search.top_level import Search
 from snaketrain.runtime.strict_json import rounded, spoken
+from snaketrain.tasks.metric_names import rank_key
 
 
 @dataclass(frozen=True)

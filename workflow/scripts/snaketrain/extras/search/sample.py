@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the packag
 
 from snaketrain.config.errors import ConfigurationError, problems_of
 from snaketrain.config.files import read_configuration
-from snaketrain.config.metric_names import mode_of
 from snaketrain.config.runs import CORRECTABLE, read
 from snaketrain.config.schema import Settings
 from snaketrain.extras.search.top_level import Sampling, sampled_searches
@@ -23,6 +22,7 @@ from snaketrain.orchestration.named_code import logged_metrics
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.strict_json import JsonObject, rounded
+from snaketrain.tasks.metric_names import mode_of
 
 if TYPE_CHECKING:
     from snaketrain.extras.search.study import SampledSearch

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from snaketrain.config.metric_names import rank_key
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.tasks.metric_names import rank_key
 from snaketrain.training.trajectory import Record
 
 WEIGHTS, AVERAGES = "weights", "averages"  # folders of a checkpoint in shards
