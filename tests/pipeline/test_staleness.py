@@ -176,6 +176,11 @@ def test_trainer_code_reruns_training(finished, file, old, new):
     assert "prepare_data" not in planned(finished)
 
 
+def test_code_that_computes_with_settings_reruns_what_they_decide(finished):
+    edit(finished, "snaketrain/config/schema/train.py", "round(self.warmup", "int(self.warmup")
+    assert planned(finished) >= {"train_model small", "train_model other"} and "fetch_data" not in planned(finished)
+
+
 def test_data_settings_rerun_the_preparation_and_all_later_stages(finished):
     configure(finished, data__max_length=9)
     assert planned(finished) == of(TRAINS, *BOTH) | {"fetch_data", "prepare_data"}
