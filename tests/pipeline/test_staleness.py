@@ -192,6 +192,16 @@ def test_a_raw_file_reruns_the_preparation_and_all_later_stages(finished):
     assert planned(finished) == of(TRAINS, *BOTH) | {"fetch_data", "prepare_data"}
 
 
+def test_another_layout_of_a_tokenizer_reruns_nothing_and_another_token_all(finished):
+    file = finished / "tokenizer/tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    file.write_text(json.dumps(tokenizer, indent=1) + "\n")
+    assert planned(finished) == set()
+    tokenizer["model"]["vocab"]["another"] = len(tokenizer["model"]["vocab"])
+    file.write_text(json.dumps(tokenizer))
+    assert planned(finished) == of(TRAINS, *BOTH) | {"fetch_model", "prepare_data"}
+
+
 def test_touched_raw_file_reruns_nothing(finished):
     (finished / yaml.safe_load((finished / "config/config.yaml").read_text())["data"]["train"]["path"]).touch()
     assert planned(finished) == set()
