@@ -47,7 +47,8 @@ def code_digests(script: str | Path, *plugins: str | Path, label_classes: tuple[
         name = module_name(path)
         if (name, world) not in done and affects_results(name):
             done.add((name, world))
-            digests[name], imported = _cached_read(_in_its_folder(path), label_classes)
+            found, imported = _cached_read(_in_its_folder(path), label_classes)
+            digests |= {name: found} if found else {}
             waiting += [(file, world) for each in imported for file in _files_of(each, path, world)]
     _cached().save()
     return dict(sorted(digests.items()))
@@ -89,27 +90,32 @@ def _cached() -> DigestCache:
 
 
 def _read(path: Path, unused: tuple[str, ...] = ()) -> tuple[str, list[str]]:
-    """A file's digest and the names of everything it imports, without top-level classes whose names end in `unused`."""
+    """A file's digest and the names of everything it imports, without top-level classes whose names end in `unused`; "" where nothing counts."""
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     if unused:
         tree.body = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name.endswith(unused))]
     names = sorted(set(_imports(without_type_checking(tree))))
-    return digest_of_tree(_what_computes(tree) if SETTINGS.fullmatch(module_name(path)) else tree), names
+    if SETTINGS.fullmatch(module_name(path)) and not _what_computes(tree).body:
+        return "", names
+    return digest_of_tree(tree), names
 
 
 def _what_computes(tree: ast.Module) -> ast.Module:
     """Of a file that declares settings: not the declarations, and not what checks them."""
-    tree.body = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.Assign) or _computes(node)]
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            node.body = [each for each in node.body if _computes(each)] or [ast.Pass()]
+            node.body = [each for each in node.body if _computes(each)]
+    tree.body = [node for node in tree.body if (node.body if isinstance(node, ast.ClassDef) else _computes(node))]
     return tree
 
 
 def _computes(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign):  # of a constant, and not of a type with its `Field`
+        return not any(isinstance(each, ast.Call) for each in ast.walk(node))
     if not isinstance(node, ast.FunctionDef):
         return False
-    says_what_is_wrong = node.returns is not None and ast.unparse(node.returns) in ("Iterator[str]", "str | None")
+    returns = ast.unparse(node.returns) if node.returns else ""
+    says_what_is_wrong = node.name == "contradictions" or returns in ("Iterator[str]", "str | None")
     return not says_what_is_wrong and not any("validator" in ast.unparse(each) for each in node.decorator_list)
 
 
