@@ -160,6 +160,19 @@ def test_what_own_code_loads_by_other_ways_is_recorded(tmp_path, code):
         assert python(tmp_path, 'load("task.py:read")()\nprint(json.dumps(list(loaded_files())))') == sorted([READS[code], "task.py"])
 
 
+def test_code_that_a_compiler_generates_is_not_the_users(tmp_path):
+    """It is registered as torch does it, and would be missing on another machine."""
+    write(tmp_path, {"cache/made.py": "X = 1", "work/task.py": """
+        import importlib.util, pathlib, sys
+        def read():
+            for name in ("json.made", "abc.kernel"):
+                spec = importlib.util.spec_from_file_location(name, pathlib.Path("../cache/made.py").resolve())
+                sys.modules[name] = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(sys.modules[name])
+    """})  # fmt: skip
+    assert python(tmp_path / "work", 'load("task.py:read")()\nprint(json.dumps(list(loaded_files())))') == ["task.py"]
+
+
 def test_a_file_that_own_code_updates_is_no_input(tmp_path):
     write(
         tmp_path,

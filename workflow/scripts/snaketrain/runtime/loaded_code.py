@@ -165,15 +165,22 @@ def _installed() -> tuple[str, ...]:
 
 
 def _plain_modules() -> Iterator[str]:
-    """Own modules that were not compiled by `own`: found by PYTHONPATH, installed in editable mode, compiled by C, or run by own code; not the script itself."""
-    ours = {"__main__", "__mp_main__", *OUR_MODULES}
+    """Own modules that `own` has not compiled: found by PYTHONPATH, installed in editable mode, of C, or run by own code; not the script itself."""
     loaded = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-    scripts = {file for name, file in loaded.items() if name.partition(".")[0] in ours and not name.startswith(f"{own.__name__}.")}
-    for file in dict.fromkeys([*loaded.values(), *_ran]):
-        if not isinstance(file, str) or file in scripts or file in own.sources or not is_own(file):
+    run = [file for file in _ran if file not in loaded.values() and _may_hold_inputs(os.path.dirname(file), os.getcwd(), len(own.sources))]
+    for file in dict.fromkeys([*(file for name, file in loaded.items() if _is_of_user(name, loaded)), *run]):
+        if not isinstance(file, str) or file in own.sources or not is_own(file):
             continue
         if not any(part.startswith(".") for part in Path(_named_here(file)).parts):  # such as a cache of downloaded code
             yield file
+
+
+def _is_of_user(name: str, loaded: Mapping[str, object]) -> bool:
+    """Whether a module's package may be the user's; torch's compiler names what it generates as modules of torch, or of packages that do not exist."""
+    package = name.partition(".")[0]
+    if package in OUR_MODULES or package in ("__main__", "__mp_main__"):
+        return name.startswith(f"{own.__name__}.")
+    return package in loaded and not (isinstance(file := loaded[package], str) and not is_own(file))
 
 
 def _named_here(path: str) -> str:
