@@ -14,7 +14,7 @@ from snaketrain.config.schema.compute import Compute
 from snaketrain.config.schema.data import Data
 from snaketrain.config.schema.evaluation import Evaluate, EvaluationSet, Select, set_problems
 from snaketrain.config.schema.model import LOADING_ARGUMENTS, Examples, InitialWeights, Model, Source
-from snaketrain.config.schema.of_extras import with_sections_of_extras
+from snaketrain.config.schema.of_extras import with_settings_of_extras
 from snaketrain.config.schema.train import ARGUMENTS_WITH_SETTINGS, Metric, Train
 
 __all__ = [
@@ -84,7 +84,7 @@ class Tracking(Section):
             yield "tracking.local_store has no effect with a server, which has its own database: leave it out, or leave out tracking.uri"
 
 
-@with_sections_of_extras
+@with_settings_of_extras
 class Settings(Section):
     """All settings of one run."""
 
