@@ -64,7 +64,7 @@ class RunningJob:
         return self.last_written >= self.started - CLOCKS_DIFFER_SECONDS
 
     def look(self) -> list[str]:
-        """What is worth a line of its own: warnings, and that a training resumes."""
+        """What is worth a line of its own: warnings, that a training resumes, and why it ended before its plan."""
         return [*self._warnings(), *(self._events() if self.trains else ())]
 
     def due_line(self) -> str | None:
@@ -86,6 +86,8 @@ class RunningJob:
                 yield f"{self.name}  resumes after step {event['resume_step']}"
             elif event["event"] == "reused":
                 yield f"{self.name}  {event.get('message', '')}"
+            elif event["event"] == "end" and event["status"] == "FINISHED" and event.get("why"):
+                yield f"{self.name}  ended at step {event['step']}: {event['why']}"
             elif event["event"] in ("train", "eval"):
                 self.has_progress = self.progress_is_new = True
 
