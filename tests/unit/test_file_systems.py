@@ -5,12 +5,15 @@ import errno
 import sqlite3
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import no_locks
 import pytest
 
 from snaketrain.runtime import file_systems
+from snaketrain.runtime.ownership import Lease
+from snaketrain.tracking import loop
 from snaketrain.tracking.database import readable
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
@@ -62,6 +65,14 @@ def test_without_locks_pages_show_a_copy(tmp_path, tmp_path_factory):
     assert uri.startswith(f"sqlite:///{environment['TMPDIR']}/")
     with readable(f"sqlite:///{tmp_path}/mlflow.db") as here:
         assert here == f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def test_without_extras_the_follower_says_why_mlflow_cannot_open_its_database(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(loop, "modules", lambda name: ())
+    uri = f"sqlite:///{tmp_path}/what?/mlflow.db"
+    loop.Loop(loop.Options(tmp_path, uri, Namespace(), models=False, once=True, interval=1), Lease(tmp_path / "lease"), lambda: True)
+    said = capsys.readouterr().err
+    assert said.startswith(f"warning: {tmp_path}/what?/mlflow.db: its path has a question mark") and "tracking.uri" in said
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])

@@ -19,7 +19,7 @@ from snaketrain.orchestration.follower import NOTE, ON_END, ON_END_SINCE, comman
 from snaketrain.runtime.credentials import hidden, resolved
 from snaketrain.runtime.manifests import private, write_json
 from snaketrain.runtime.ownership import Lease, LeaseLost
-from snaketrain.tracking.database import SQLITE
+from snaketrain.tracking.database import SQLITE, must_be_copied
 from snaketrain.tracking.tracked import Problem, problem_with, read_json
 
 if TYPE_CHECKING:
@@ -197,6 +197,8 @@ class Loop:
             self.open_elsewhere = opens or self.open_elsewhere
             if warning:
                 warn(warning)
+        if options.database and not self.open_elsewhere and (why := must_be_copied(options.database)):
+            warn(f"{options.database}: {why}. Set tracking.uri to an MLflow server")
 
     def run(self) -> None:
         failures, last = 0, False  # failures in a row that concern all runs
