@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -35,6 +36,7 @@ class RunningJob:
         self.progress = TrainingProgress(self.name)
         self.has_progress = self.progress_is_new = False
         self.warned: set[str] = set()
+        self._looking = threading.Lock()
         self.journal = self.folder / "journal.jsonl"
         self._journal_read, self._log_read = _size(self.journal), _size(self.log)
         self._journal_file = _inode(self.journal)
@@ -65,7 +67,8 @@ class RunningJob:
 
     def look(self) -> list[str]:
         """What is worth a line of its own: warnings, that a training resumes, and why it ended before its plan."""
-        return [*self._warnings(), *(self._events() if self.trains else ())]
+        with self._looking:  # the thread that follows jobs looks, and the one that reports their ends
+            return [*self._warnings(), *(self._events() if self.trains else ())]
 
     def due_line(self) -> str | None:
         """Where the training is, if that is new and has not been shown for a while."""
