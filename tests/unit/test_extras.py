@@ -1,4 +1,4 @@
-"""A folder in `snaketrain/extras/` adds a section, contradictions, checks, stages and a command; without it they are not known."""
+"""A folder in `snaketrain/extras/` adds a section, settings in other ones, contradictions, checks, stages and a command; without it they are not known."""
 
 import json
 import os
@@ -27,11 +27,17 @@ class Greeting(Section):
 
 
 SECTIONS = {"greeting": (Greeting | None, Field(None, description="how runs are greeted"))}
+FIELDS = {
+    "data": {"tone": (int | None, Field(None, le=5, exclude_if=lambda value: value is None, description="of the texts"))},
+    "tracking": {"told_to": (str, Field("all", description="who hears of a run"))},
+}
 
 
 def contradictions(run):
     if run.greeting and run.train.seed == 13:
         yield "greeting is for the lucky, but train.seed is 13: use another"
+    if run.data.tone == 0 and run.tracking.told_to == "all":
+        yield "data.tone is 0, but tracking.told_to is all: name one"
 """,
     "check.py": """
 def relevant_to(run):
@@ -147,6 +153,46 @@ def test_its_section_is_accepted_and_its_problems_are_reported_with_those_of_the
     assert later == ["greeting: nobody answered (run default)"]
 
 
+READ = """
+import json, sys
+from snaketrain.config.runs import read_runs
+from snaketrain.config.schema import Data, Settings
+runs = read_runs(json.loads(sys.argv[1]))
+print(json.dumps([[run.data.tone, run.tracking.told_to, run.data.as_json.get("tone", "left out")] for run in runs.values()]))
+print(json.dumps([Data.model_validate(run.data.as_json) == run.data for run in runs.values()]))
+print(json.dumps([*Settings.model_fields]))
+"""
+
+
+def test_its_settings_in_sections_of_the_core_are_read_like_others(library, project):
+    """Also where the section is not given, and by scripts, which read a section by its class."""
+    data = BASE["data"]
+    toned = {"data": data | {"tone": 3}, "tracking": {"told_to": "me"}}
+    values, again, sections = python(library, project, READ, json.dumps(BASE | {"runs": {"a": {}, "b": toned}}))
+    assert values == [[None, "all", "left out"], [3, "me", 3]] and again == [True, True]
+    assert sections[0] == "data" and sections[-2:] == ["tracking", "greeting"], "the sections of the core stay where they are"
+
+
+def test_errors_in_its_settings_of_sections_of_the_core_are_told_like_others(library, project):
+    data = BASE["data"]
+    large, misspelt, contradicting = examined(
+        library, project, {"data": data | {"tone": 6}}, {"tracking": {"told_too": "me"}}, {"data": data | {"tone": 0}}
+    )
+    assert large == ["data.tone: expects a number less than or equal to 5, not 6."]
+    assert misspelt[0].startswith("tracking.told_too: no such setting. Did you mean 'told_to'?")
+    assert contradicting == ["data.tone is 0, but tracking.told_to is all: name one."]
+
+
+def test_it_cannot_take_the_place_of_a_setting_of_the_core(library, project):
+    settings = library / "snaketrain/extras/polite/settings.py"
+    settings.write_text(EXTRA["settings.py"].replace('"tone": (', '"label": ('))
+    try:
+        with pytest.raises(AssertionError, match="TypeError: snaketrain.extras.polite.settings: Data has label already"):
+            examined(library, project, {})
+    finally:
+        settings.write_text(EXTRA["settings.py"])
+
+
 def test_its_stage_belongs_to_a_runs_results(library, project):
     ((results, planned),) = python(library, project, RESULTS, json.dumps(BASE | {"greeting": {}}))
     assert "results/runs/default/greeting/manifest.json" in results
@@ -169,10 +215,11 @@ def test_its_modules_may_be_imported_first(library, project, module):
 def test_deleted_it_is_not_known(library, project):
     shutil.rmtree(library / "snaketrain/extras/polite")
     try:
-        accepted, unknown = examined(library, project, {}, {"greeting": {}})
+        accepted, unknown, without = examined(library, project, {}, {"greeting": {}}, {"data": BASE["data"] | {"tone": 3}})
     finally:
         with_extra(library)
     assert accepted == ["default"] and unknown[0].startswith("greeting: no such section.")
+    assert without[0].startswith("data.tone: no such setting.")
 
 
 def test_its_command_is_listed(library, project):

@@ -1,4 +1,5 @@
-"""What the folders in `snaketrain/extras/` add to the configuration: sections of runs, by `settings.py`, and a key beside them, by `top_level.py`.
+"""What the folders in `snaketrain/extras/` add to the configuration: sections of runs and settings in those of the core, by `settings.py`, and a
+key beside the sections, by `top_level.py`.
 
 A `top_level.py` has its KEY, the `changes(config)` that make further runs, `problems(config, changes, runs)`, where `runs` are those that are
 valid so far, and the TABLES of the reference, by their titles.
@@ -9,9 +10,10 @@ import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import create_model
+from pydantic.fields import FieldInfo
 
 from snaketrain.config.schema.base import Section
 
@@ -25,9 +27,10 @@ def modules(name: str) -> tuple[ModuleType, ...]:
     return tuple(importlib.import_module(f"snaketrain.extras.{path.parent.name}.{name}") for path in sorted(FOLDER.glob(f"*/{name}.py")))
 
 
-def with_sections_of_extras(settings: type[Settings]) -> type[Settings]:
-    """Each extra's `settings.py` has a type and a `Field` for each of its SECTIONS, and maybe `contradictions(settings)`, texts that each say
-    what contradicts what and what to do.
+def with_settings_of_extras(settings: type[Settings]) -> type[Settings]:
+    """Each extra's `settings.py` has a type and a `Field` for each of its SECTIONS, and for each of the FIELDS that it adds to a section of the
+    core, as in `{"data": {"shards": (int, Field(1))}}`; and maybe `contradictions(settings)`, texts that each say what contradicts what and
+    what to do.
 
     It imports the modules of this package, and not the package, which is not imported yet.
     """
@@ -39,7 +42,23 @@ def with_sections_of_extras(settings: type[Settings]) -> type[Settings]:
             if hasattr(extra, "contradictions"):
                 yield from extra.contradictions(self)
 
-    fields = {name: section for extra in extras for name, section in extra.SECTIONS.items()}
+    fields = {name: section for extra in extras for name, section in getattr(extra, "SECTIONS", {}).items()}
+    for extra in extras:
+        for name, added in getattr(extra, "FIELDS", {}).items():
+            section = settings.model_fields[name].annotation
+            assert isinstance(section, type) and issubclass(section, Section), f"{extra.__name__}: {name} is no single section"
+            _add(section, added, extra.__name__)
+            if not settings.model_fields[name].is_required():
+                fields[name] = (section, section())  # the default that the core has made lacks them
     found = create_model(settings.__name__, __base__=settings, __module__=settings.__module__, __doc__=settings.__doc__, **fields)
     found.contradictions = contradictions  # type: ignore[method-assign]
     return found
+
+
+def _add(section: type[Section], fields: dict[str, tuple[Any, Any]], extra: str) -> None:
+    """To the class itself, since others have imported it already, and scripts read a section by its class."""
+    if twice := section.model_fields.keys() & fields:
+        raise TypeError(f"{extra}: {section.__name__} has {', '.join(twice)} already")
+    for name, (annotation, field) in fields.items():
+        section.model_fields[name] = FieldInfo.from_annotated_attribute(annotation, field)
+    section.model_rebuild(force=True)
