@@ -236,10 +236,24 @@ def test_results_written_while_no_workflow_ran_are_checked_by_their_manifest(fin
     printed = dry_run(finished)
     assert jobs_in(printed) == of(TRAINS, "small")
     assert (
-        f"{manifest}: was written while no workflow ran, with other settings, code or inputs than now. train_model runs again." in printed
+        f"{manifest}: was written while no workflow ran, or put there, with other settings, code or inputs than now. train_model runs again."
+        in printed
     )
-    Submissions(finished).ended("4", "COMPLETED")
-    assert planned(finished) == set(), "Snakemake alone would not notice"
+
+
+def test_an_earlier_result_that_was_put_back_runs_again(finished):
+    """It is intact, and Snakemake believes that it was made with the settings that it has recorded."""
+    training = finished / "results/runs/small/training"
+    shutil.copytree(training, finished / "copy")
+    assert planned(finished) == set()
+    configure(finished, runs__small={"train.learning_rate": 3e-3})
+    snakemake(finished, snakefile=finished / "Snakefile")
+    assert planned(finished) == set()
+    shutil.rmtree(training)
+    shutil.copytree(finished / "copy", training)
+    printed = dry_run(finished)
+    assert jobs_in(printed) == of(TRAINS, "small")
+    assert "training/manifest.json: was written while no workflow ran, or put there, with other settings" in printed
 
 
 def test_deleted_runs_are_restored_but_not_for_unneeded_checkpoints(finished):

@@ -4,6 +4,8 @@ Snakemake by itself notices only missing declared files. If rerunning a stage re
 restoring deleted data does not retrain anything.
 """
 
+import base64
+import json
 from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
@@ -41,8 +43,10 @@ class Repairs:
         except SystemExit as error:
             self.report(str(error))
             return True
-        if path in self.written_unseen and not self.current(stage, name):
-            self.report(f"{path}: was written while no workflow ran, with other settings, code or inputs than now. {stage} runs again.")
+        if (path in self.written_unseen or not is_recorded(path)) and not self.current(stage, name):
+            self.report(
+                f"{path}: was written while no workflow ran, or put there, with other settings, code or inputs than now. {stage} runs again."
+            )
             return True
         if changed := self._changed(manifest):
             file, how = next(iter(changed.items()))
@@ -152,6 +156,15 @@ class Repairs:
             return False
         selection = read_manifest(path)
         return not damage(selection) and selection.inputs["training"] == training.content
+
+
+def is_recorded(path: str) -> bool:
+    """Whether Snakemake knows with which settings this very file was made: not if it is a copy, or if the records were deleted."""
+    record = Path(".snakemake/metadata", base64.urlsafe_b64encode(path.encode()).decode())
+    try:
+        return bool(json.loads(record.read_bytes())["endtime"] == Path(path).stat().st_mtime)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def upgrades(path: str) -> dict[str, tuple[str, str]]:
