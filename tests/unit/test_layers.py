@@ -18,7 +18,9 @@ FILES = {
 OURS = {"snaketrain", "snakemake_logger_plugin_snaketrain"}
 EXTRAS = sorted(name for name in FILES if name.startswith("snaketrain.extras."))
 ASKED = sorted(  # what the core asks of each extra
-    name for name in EXTRAS if name.endswith((".check", ".settings", ".stages", ".top_level", ".training")) or name.count(".") == 2
+    name
+    for name in EXTRAS
+    if name.endswith((".check", ".settings", ".stages", ".top_level", ".training", ".preparing")) or name.count(".") == 2
 )
 GROUND_PACKAGES = ("config", "orchestration", "runtime", "slurm", "labels")  # and all below them
 GROUND = {
