@@ -19,6 +19,7 @@ from snaketrain.data.preparing import TrainedOn, prepare
 from snaketrain.data.surveying import text_hash
 from snaketrain.data.tokenizer_files import copy_tokenizer
 from snaketrain.evaluation.scoring import ScoredSet
+from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.extras.shards import dealing
 from snaketrain.extras.shards.classes import decide_classes, survey_file
 from snaketrain.extras.shards.dealing import RawFile, slices
@@ -299,6 +300,17 @@ def test_an_evaluation_set_is_the_same_whether_or_not_the_training_data_is_prepa
         return data.of_set(Examples(path="further.jsonl"), None).as_json
 
     assert reading(shards=2) == reading(shards=None) and "shards" not in reading(shards=2)
+
+
+def test_a_trained_model_can_be_read_where_this_extra_is_not_there(tmp_path):
+    settings = {"data": Data.model_validate(DATA).as_json}
+    prepared = Manifest("prepare_data", "", settings, {}, {}, {})
+    facts = {"run": "small", "precision": "fp32"}
+    training = Manifest("train_model", "", {"train": {}, "model": {}}, {}, {}, facts, path=str(tmp_path / "manifest.json"))
+    TrainedModel.of(training, prepared).write(tmp_path)
+    found = TrainedModel.read(tmp_path)
+    assert found.settings["data"] == {name: value for name, value in settings["data"].items() if name != "shards"} != settings["data"]
+    assert found.data.max_length == 6
 
 
 def test_a_change_of_how_shards_are_joined_prepares_no_file_again():
