@@ -56,4 +56,4 @@ def test_each_rule_compares_all_that_decides_its_results():
         assert decide <= compared.get(stage.name, set()), f"of {stage.name}"
         assert f'pipeline.code("{stage.name}")' in rules
         assert not any(map(stage.sources, stage.jobs)) or f'pipeline.local_files("{stage.name}")' in rules
-    assert len([stage for stage in pipeline.stages.values() if list(stage.jobs)]) > 10, "most stages have jobs"
+    assert len([stage for stage in pipeline.stages.values() if list(stage.jobs)]) >= 10, "all of the core, and most of extras, have jobs"
