@@ -96,8 +96,8 @@ def fetched(model: Model, vocabulary: int, folder: Path) -> Path:
     LlamaModel(LlamaConfig(vocab_size=vocabulary, **model.arguments)).to(torch.bfloat16).save_pretrained(
         folder / "base", max_shard_size="50MB"
     )
-    words = settings_words(folder, "fetch_model", {"source": Source(path=str(folder / "base")).as_json})
-    subprocess.run([sys.executable, str(SCRIPTS / "fetch_model.py"), "--output", str(folder / "manifest.json"), *words], check=True)
+    words = settings_words(folder, "fetch_source", {"source": Source(path=str(folder / "base")).as_json})
+    subprocess.run([sys.executable, str(SCRIPTS / "fetch_source.py"), "--output", str(folder / "manifest.json"), *words], check=True)
     return folder / "manifest.json"
 
 

@@ -69,12 +69,13 @@ def run_stages(folder: Path) -> None:
     stage(pipeline, "compare_runs", "", "results/comparison", **{"runs-root": "results/runs", "runs": list(pipeline.runs)})
 
 
-def stage(pipeline: Pipeline, script: str, name: str, folder: str, options: str = "", **given: Any) -> None:
-    given = {"output": f"{folder}/manifest.json", "settings": pipeline.stages[script].settings_file(name), **given}
+def stage(pipeline: Pipeline, rule: str, name: str, folder: str, options: str = "", **given: Any) -> None:
+    script = pipeline.stages[rule].script
+    given = {"output": f"{folder}/manifest.json", "settings": pipeline.stages[rule].settings_file(name), **given}
     words = [[f"--{option}", *(value if isinstance(value, list) else [str(value)])] for option, value in given.items()]
-    sys.argv = [f"{script}.py", *(word for option in words for word in option), *shlex.split(options)]
+    sys.argv = [script.name, *(word for option in words for word in option), *shlex.split(options)]
     try:
-        runpy.run_path(str(SCRIPTS / f"{script}.py"), run_name="__main__")
+        runpy.run_path(str(script), run_name="__main__")
     except SystemExit as end:
         if end.code:
             raise

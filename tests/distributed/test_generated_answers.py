@@ -40,7 +40,7 @@ def prepare(folder: Path, columns: dict) -> Path:
     settings = {"train": {"path": "rows.jsonl"}, "tokenizer": {"path": "tokenizer"}, "label": None, "end_token": END}
     data = Data.model_validate(settings | columns)
     run(folder, "fetch_data", "raw", [], {"data": data.as_json})
-    run(folder, "fetch_model", "model", [], {"source": data.tokenizer.as_json})
+    run(folder, "fetch_source", "model", [], {"source": data.tokenizer.as_json})
     run(folder, "prepare_data", "data", ["--raw", "raw/manifest.json", "--tokenizer", "model/manifest.json"], {"data": data.as_json})
     return folder / "data/manifest.json"
 

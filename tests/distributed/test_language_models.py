@@ -35,7 +35,7 @@ def data(tmp_path_factory) -> Path:
     write_word_tokenizer(folder / "tokenizer")
     data = Data(train={"path": "texts.txt"}, tokenizer={"path": "tokenizer"}, label=None, max_length=None, end_token=END)
     run(folder, "fetch_data", "raw", [], {"data": data.as_json})
-    run(folder, "fetch_model", "model", [], {"source": data.tokenizer.as_json})
+    run(folder, "fetch_source", "model", [], {"source": data.tokenizer.as_json})
     run(folder, "prepare_data", "data", ["--raw", "raw/manifest.json", "--tokenizer", "model/manifest.json"], {"data": data.as_json})
     return folder / "data/manifest.json"
 
@@ -49,7 +49,7 @@ def pretrained(data, tmp_path_factory) -> Path:
     torch.manual_seed(4)
     size = LLAMA.arguments | {"vocab_size": read_manifest(data).facts["vocab_size"], "tie_word_embeddings": True, "initializer_range": 0.2}
     LlamaForCausalLM(LlamaConfig(**size)).to(torch.bfloat16).save_pretrained(folder / "base")
-    run(folder, "fetch_model", "model", [], {"source": Source(path="base").as_json})
+    run(folder, "fetch_source", "model", [], {"source": Source(path="base").as_json})
     return folder / "model/manifest.json"
 
 

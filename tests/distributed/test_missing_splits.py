@@ -22,7 +22,7 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("splits")
     write_sentences(folder / "sentences.csv")
     write_tokenizer(folder / "tokenizer")
-    run(folder, "fetch_model", "tokenizer", [], {"source": Source(path="tokenizer").as_json})
+    run(folder, "fetch_source", "tokenizer", [], {"source": Source(path="tokenizer").as_json})
     return folder
 
 
@@ -65,7 +65,7 @@ def test_a_model_trained_without_a_test_set_is_evaluated_on_one_alone(folder):
     assert (evaluation / "test_plots.png").is_file() and not (evaluation / "test_predictions.csv").exists()
 
     source = Source(path="results/runs/untested/selection/model")
-    run(folder, "fetch_model", "published", [], {"source": source.as_json})
+    run(folder, "fetch_source", "published", [], {"source": source.as_json})
     model = Model(use="transformers.AutoModelForSequenceClassification", source=source)
     fetched = ["--model", "results/published/manifest.json"]
     found = run_all(folder, "published", Data(test=file, **USUAL), Train(steps=0, warmup=100), model, fetched, processes=2)
@@ -89,7 +89,7 @@ def measured_without_other_data(folder: Path, named: list[str]) -> dict[str, flo
     run(folder, "fetch_data", "nothing/raw", [], {})
     tokenizer = ["--tokenizer", "results/tokenizer/manifest.json"]
     run(folder, "prepare_data", "nothing/data", ["--raw", "results/nothing/raw/manifest.json", *tokenizer], {"data": nothing.as_json})
-    run(folder, "fetch_input", "input", [], {"source": Source(path="sentences.csv").as_json})
+    run(folder, "fetch_source", "input", [], {"source": Source(path="sentences.csv").as_json})
     of_data = ["--data", "results/nothing/data/manifest.json", "--set-name", "more"]
     reading = {"data": EvaluationSet(path="sentences.csv").reading(nothing).as_json}
     run(folder, "prepare_set", "set", [*of_data, "--files", "results/input/manifest.json"], reading)

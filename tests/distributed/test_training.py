@@ -193,5 +193,7 @@ def test_a_failure_is_the_last_line_of_the_journal(data, tmp_path):
 def test_it_stops_early_when_the_metric_no_longer_improves(data, tmp_path):
     train(data, tmp_path, epochs=10, learning_rate=1e-9, early_stopping={"patience": 2, "min_change": 0.01})
     done = json.loads((tmp_path / "manifest.json").read_text())["facts"]["steps"]
-    evaluated = [line["step"] for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "eval"]
+    events = read_events(tmp_path / "journal.jsonl")[0]
+    evaluated = [line["step"] for line in events if line["event"] == "eval"]
     assert evaluated[-1] == done and len(evaluated) == 1 + 3  # the first evaluation, and two without improvement
+    assert events[-1]["why"].endswith("has not improved in 2 evaluations")

@@ -46,7 +46,7 @@ def pretrained(data, tmp_path_factory) -> Path:
     BertModel(BertConfig(vocab_size=vocabulary, **size, **dropout)).save_pretrained(folder / "base")
     with contextlib.chdir(folder):
         source = {"source": Source(path="base").as_json}
-        run_stage("fetch_model", ["--output", "model/manifest.json", *settings_words(folder, "fetch_model", source)], folder / "log")
+        run_stage("fetch_source", ["--output", "model/manifest.json", *settings_words(folder, "fetch_source", source)], folder / "log")
     return folder / "model/manifest.json"
 
 

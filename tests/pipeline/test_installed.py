@@ -1,4 +1,4 @@
-"""The package that the Snakefile uses: the one beside it, or none."""
+"""The package that the Snakefile uses: the one beside it, or none; and the environments that rules do not have."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import limits
 import pytest
 
-from pipeline.workspace import REPOSITORY, make_workspace
+from pipeline.workspace import REPOSITORY, make_workspace, snakemake
 
 UNINSTALLED = """
 import sys
@@ -47,3 +47,18 @@ def test_without_the_package_it_says_how_to_install_it(tmp_path, printed):
     said = printed(REPOSITORY / "Snakefile", tmp_path)
     assert "Python has no package snaketrain. Run `make .venv/installed` here" in said and "usage:" not in said
     assert f"workflow specific profile {REPOSITORY}/profiles/default" in said
+
+
+@pytest.mark.parametrize("method", ["apptainer", "env-modules"])
+def test_a_deployment_method_that_would_do_nothing_is_refused_before_any_job(tmp_path, method):
+    done = snakemake(make_workspace(tmp_path / "project"), "--software-deployment-method", method, check=False)
+    assert done.returncode == 1 and "--software-deployment-method: no rule names a container" in done.stderr
+    assert not list(tmp_path.rglob("results/*/*/manifest.json"))
+
+
+def test_a_deployment_method_is_left_to_a_workflow_whose_own_rules_name_environments(tmp_path):
+    own = f'include: "{REPOSITORY}/Snakefile"\n\nrule own:\n    output: "own.txt"\n    envmodules: "a/1"\n    shell: "echo > {{output}}"\n'
+    (tmp_path / "own.smk").write_text(own)
+    arguments = "own.txt", "--software-deployment-method", "env-modules"
+    done = snakemake(make_workspace(tmp_path / "project"), *arguments, snakefile=tmp_path / "own.smk", check=False)
+    assert "rule own:" in done.stderr and "module" in done.stderr, "it was begun, whether or not this machine has modules"

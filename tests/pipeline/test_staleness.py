@@ -176,6 +176,11 @@ def test_trainer_code_reruns_training(finished, file, old, new):
     assert "prepare_data" not in planned(finished)
 
 
+def test_code_that_computes_with_settings_reruns_what_they_decide(finished):
+    edit(finished, "snaketrain/config/schema/train.py", "round(self.warmup", "int(self.warmup")
+    assert planned(finished) >= {"train_model small", "train_model other"} and "fetch_data" not in planned(finished)
+
+
 def test_data_settings_rerun_the_preparation_and_all_later_stages(finished):
     configure(finished, data__max_length=9)
     assert planned(finished) == of(TRAINS, *BOTH) | {"fetch_data", "prepare_data"}
@@ -185,6 +190,16 @@ def test_a_raw_file_reruns_the_preparation_and_all_later_stages(finished):
     raw = finished / yaml.safe_load((finished / "config/config.yaml").read_text())["data"]["train"]["path"]
     raw.write_text(raw.read_text() + raw.read_text().splitlines()[-1] + "\n")
     assert planned(finished) == of(TRAINS, *BOTH) | {"fetch_data", "prepare_data"}
+
+
+def test_another_layout_of_a_tokenizer_reruns_nothing_and_another_token_all(finished):
+    file = finished / "tokenizer/tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    file.write_text(json.dumps(tokenizer, indent=1) + "\n")
+    assert planned(finished) == set()
+    tokenizer["model"]["vocab"]["another"] = len(tokenizer["model"]["vocab"])
+    file.write_text(json.dumps(tokenizer))
+    assert planned(finished) == of(TRAINS, *BOTH) | {"fetch_model", "prepare_data"}
 
 
 def test_touched_raw_file_reruns_nothing(finished):

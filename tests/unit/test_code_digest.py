@@ -67,7 +67,33 @@ def test_imported_project_modules_count_wherever_the_import_is():
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("*.py")))
 def test_modules_without_effect_are_left_out(script):
-    assert [name for name in code_digests(SCRIPTS / f"{script}.py") if name.startswith(WITHOUT_EFFECT_ON_RESULTS)] == []
+    found = [name for name in code_digests(SCRIPTS / f"{script}.py") if name.startswith(WITHOUT_EFFECT_ON_RESULTS)]
+    assert [name for name in found if not code_digest.SETTINGS.fullmatch(name)] == []
+
+
+def test_what_settings_compute_counts_for_the_stages_that_read_them():
+    assert "snaketrain.config.schema.train" in code_digests(SCRIPTS / "train_model.py")
+    assert "snaketrain.config.schema.train" not in code_digests(SCRIPTS / "fetch_data.py")
+
+
+@pytest.mark.parametrize(
+    ("edit", "counts"),
+    [
+        (("round(self.warmup * steps", "int(self.warmup * steps"), True),
+        (("return decay if", "return 0 if"), True),
+        (("seed of weights", "the seed of weights"), False),  # a description
+        (("Seed = Field(42", "Seed = Field(43"), False),  # a default, whose value is compared
+        (("nor a whole number of steps", "and not whole"), False),  # a check
+        (("is neither", "is not"), False),  # a validator
+    ],
+)
+def test_of_a_file_with_settings_what_it_declares_and_checks_does_not_count(edit, counts, tmp_path, monkeypatch):
+    text = (SCRIPTS / "snaketrain/config/schema/train.py").read_text()
+    monkeypatch.setattr(code_digest, "module_name", lambda path: "snaketrain.config.schema.train")
+    (tmp_path / "before.py").write_text(text)
+    (tmp_path / "after.py").write_text(text.replace(*edit))
+    before, after = (code_digest._read(tmp_path / name)[0] for name in ("before.py", "after.py"))
+    assert edit[0] in text and (before != after) == counts
 
 
 def test_imports_for_the_type_checker_alone_do_not_count(tmp_path):
@@ -169,4 +195,4 @@ def test_a_stage_depends_on_the_parts_of_a_label_kind_that_it_uses(kind, tmp_pat
 @pytest.mark.parametrize("file", sorted((SCRIPTS / "snaketrain/labels").glob("*.py")), ids=lambda file: file.stem)
 def test_the_names_of_label_classes_say_which_stages_use_them(file):
     names = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
-    assert all(name == "LabelKind" or name.endswith(code_digest.LABEL_CLASSES) for name in names)
+    assert all(name in ("LabelKind", "NotText") or name.endswith(code_digest.LABEL_CLASSES) for name in names)

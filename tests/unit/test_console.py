@@ -170,9 +170,11 @@ def test_where_a_training_is(console, stream, monkeypatch):
     assert job.live_line == "wide  50/100  50 %  loss 0.500" and job.due_line() is None, "too early for a line"
     monkeypatch.setattr(running_jobs, "LINE_SECONDS", 0.0)
     assert (job.due_line(), job.due_line()) == ("wide  50/100  50 %  loss 0.500", None), "nothing new"
+    write(journal, {"event": "end", "status": "FINISHED", "step": 50, "why": "f1 has not improved in 2 evaluations"})
     report(console, "job_finished", job_id=1)
     assert lines(stream)[1:] == [
         "wide  resumes after step 40",
+        "wide  ended at step 50: f1 has not improved in 2 evaluations",
         "train_model        wide  done in 0:00  50/100  50 %  loss 0.500  (1 of 0 jobs)",
     ]
 

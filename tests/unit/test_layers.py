@@ -95,6 +95,17 @@ def reached(names: list[str], inside_functions: bool = True) -> set[str]:
 GROUND |= reached(ASKED, inside_functions=False) & set(EXTRAS)
 
 
+def test_packages_do_not_import_each_other_in_circles():
+    """So that each can be read after those that it uses."""
+    packages = {name.split(".")[1] for name in FILES if name.startswith("snaketrain.") and FILES[name].name == "__init__.py"} - {"extras"}
+    graph: dict[str, set[str]] = {package: set() for package in packages}
+    for name in FILES:
+        if name.startswith("snaketrain.") and (package := name.split(".")[1]) in packages:
+            graph[package] |= {each.split(".")[1] for each in of(name) if each.startswith("snaketrain.")} & packages - {package}
+    assert graph["tasks"] >= {"config", "data", "models"}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
 def test_modules_do_not_import_each_other_in_circles():
     graphlib.TopologicalSorter({name: {module_of(each) for each in of(name)} & set(FILES) for name in FILES}).prepare()
 

@@ -281,7 +281,7 @@ def fetched(tmp_path, tiny_tokenizer):
     (tmp_path / "train.tsv").write_text(table(ROWS))
     data = Data(train=Examples(path="train.tsv"), tokenizer=Source(path=str(tiny_tokenizer)), labels=CLASSES, name="movies")
     assert stage("fetch_data", tmp_path, "raw/manifest.json", settings={"data": data.as_json}).returncode == 0
-    assert stage("fetch_model", tmp_path, "model/manifest.json", settings={"source": data.tokenizer.as_json}).returncode == 0
+    assert stage("fetch_source", tmp_path, "model/manifest.json", settings={"source": data.tokenizer.as_json}).returncode == 0
     return data
 
 
@@ -305,7 +305,7 @@ def test_processes_for_much_data_make_no_difference(tmp_path, tiny_tokenizer):
     (tmp_path / "train.tsv").write_text(table(rows))  # several times as long, since a process takes time to wake up
     data = Data(train=Examples(path="train.tsv"), tokenizer=Source(path=str(tiny_tokenizer)), name="movies", max_length=40)
     stage("fetch_data", tmp_path, "raw/manifest.json", settings={"data": data.as_json})
-    stage("fetch_model", tmp_path, "model/manifest.json", settings={"source": data.tokenizer.as_json})
+    stage("fetch_source", tmp_path, "model/manifest.json", settings={"source": data.tokenizer.as_json})
     contents = []
     for threads in (1, 3):
         arguments = ["--raw", tmp_path / "raw/manifest.json", "--tokenizer", tmp_path / "model/manifest.json", "--threads", str(threads)]

@@ -11,9 +11,10 @@ import pyarrow.parquet
 import pytest
 
 from snaketrain.config.schema import Data
-from snaketrain.data.cells import BadData, DataIssues, as_text
+from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.reading import check, report_unread, rows
 from snaketrain.data.tables import records, table
+from snaketrain.labels.base import as_text
 
 TABLE = [{"text": "good film", "label": 1}, {"text": "bad, very bad", "label": 0}, {"text": "it\u2019s\nlong", "label": 1}]
 

@@ -9,9 +9,15 @@ from snaketrain.slurm.client import keep_slurm_conf
 keep_slurm_conf()
 
 
+def names_environment(rule):
+    return rule.container_img or rule.conda_env or rule.env_modules
+
+
 def check_jobs(refused=()):
     executor, computes = workflow.executor_plugin.name, []
     problems = [launching.OF_PLUGIN] if executor == "slurm" else list(refused)
+    if workflow.deployment_settings.deployment_method and not any(map(names_environment, workflow.rules)):
+        problems.append(launching.NO_ENVIRONMENTS)
     for job in workflow.dag.needrun_jobs():
         if isinstance(stage := pipeline.stages.get(job.rule.name), ModelStage):
             name = job_name(job.wildcards)

@@ -199,8 +199,8 @@ def record_end(run: str, training: Training, why_paused: str = "") -> int:
     strategy, steps = state.strategy, training.trainer.plan.last
     signals = sorted({name for of_rank in strategy.all_gather_object(stop.signals) for name in of_rank})
     end = {"step": state.step, "signals": signals, "seconds": time.time() - training.started, "peak_memory_mb": peak_memory_mb()}
-    if trainer.paused and not trainer.complete:
-        end["why"] = why_paused
+    if why := why_paused if trainer.paused and not trainer.complete else state.finished_early:
+        end["why"] = why
     trainer.journal.write("end", status="FINISHED" if trainer.complete else "STOPPED", **end, spent=trainer.clock.spent())
     strategy.finish()
     if trainer.paused:

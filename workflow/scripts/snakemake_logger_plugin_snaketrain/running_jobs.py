@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -35,6 +36,7 @@ class RunningJob:
         self.progress = TrainingProgress(self.name)
         self.has_progress = self.progress_is_new = False
         self.warned: set[str] = set()
+        self._looking = threading.Lock()
         self.journal = self.folder / "journal.jsonl"
         self._journal_read, self._log_read = _size(self.journal), _size(self.log)
         self._journal_file = _inode(self.journal)
@@ -64,8 +66,9 @@ class RunningJob:
         return self.last_written >= self.started - CLOCKS_DIFFER_SECONDS
 
     def look(self) -> list[str]:
-        """What is worth a line of its own: warnings, and that a training resumes."""
-        return [*self._warnings(), *(self._events() if self.trains else ())]
+        """What is worth a line of its own: warnings, that a training resumes, and why it ended before its plan."""
+        with self._looking:  # the thread that follows jobs looks, and the one that reports their ends
+            return [*self._warnings(), *(self._events() if self.trains else ())]
 
     def due_line(self) -> str | None:
         """Where the training is, if that is new and has not been shown for a while."""
@@ -86,6 +89,8 @@ class RunningJob:
                 yield f"{self.name}  resumes after step {event['resume_step']}"
             elif event["event"] == "reused":
                 yield f"{self.name}  {event.get('message', '')}"
+            elif event["event"] == "end" and event["status"] == "FINISHED" and event.get("why"):
+                yield f"{self.name}  ended at step {event['step']}: {event['why']}"
             elif event["event"] in ("train", "eval"):
                 self.has_progress = self.progress_is_new = True
 

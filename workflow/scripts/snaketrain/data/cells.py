@@ -1,41 +1,18 @@
-"""Cells of the raw data as text, in which labels and conditions are compared; and what is wrong with the data.
+"""Chats in cells of the raw data, and what is wrong with the data.
 
 A problem is an error, or a data issue, which is counted by kind and shown with its first few cases.
 """
 
 import json
-import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 
+from snaketrain.labels.base import NotText
 from snaketrain.runtime.strict_json import JsonObject
-
-WHOLE_NUMBER = re.compile(r"-?\d+\.0+")
 
 
 def first_of(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-class NotText(ValueError):
-    """A cell with a value that cannot be written as text."""
-
-
-def as_text(value: object) -> str:
-    """A value as a text file would contain it, so that 1, 1.0, "1", "1.0" and " 1" are the same label; a missing one is ""."""
-    if isinstance(value, str):
-        # pandas writes 1 as 1.0 where the column also has empty cells
-        text = value.strip()
-        return text.partition(".")[0] if "." in text and WHOLE_NUMBER.fullmatch(text) else text
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict | list | tuple | bytes):
-        kind = "an object" if isinstance(value, dict) else "bytes" if isinstance(value, bytes) else "a list"
-        raise NotText(f"{kind}, {str(value)[:60]}")
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else as_text(str(value))
 
 
 # --- Chats in the raw data: a cell with a list of messages, each with a role and a content.
@@ -65,8 +42,6 @@ def is_answered(text: str) -> bool:
 def _is_message(message: object) -> bool:
     return isinstance(message, dict) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str | None)
 
-
-RARE = 0.01  # a larger share of unusable rows is an error in the file or the settings; a smaller one is dropped and counted
 
 DESCRIPTIONS = {  # written to report.json
     "bad_encoding": "lines with bytes that do not fit `data.encoding`; shown as replacement characters",

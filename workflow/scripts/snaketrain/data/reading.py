@@ -8,9 +8,10 @@ from typing import NamedTuple, TypeVar
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Data
-from snaketrain.data.cells import BadData, DataIssues, NotText, as_messages, as_text, first_of
+from snaketrain.data.cells import BadData, DataIssues, as_messages, first_of
 from snaketrain.data.formats import FORMATS, WHOLE, FileSlice, first_records, format_of, read_columns, read_rows, refuse_other_compression
 from snaketrain.labels import label_kind
+from snaketrain.labels.base import NotText, as_text
 from snaketrain.runtime.strict_json import JsonObject
 
 PREVIEW_ROWS, PREVIEW_SECONDS, PREVIEW_FILES = 20_000, 1.5, 50

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy
 
 from snaketrain.config.schema import Data
-from snaketrain.data.cells import RARE, BadData, DataIssues, is_answered
+from snaketrain.data.cells import BadData, DataIssues, is_answered
 from snaketrain.data.reading import RawRow, cell, parser_of, refuse_unknown_classes
 from snaketrain.labels import label_kind
-from snaketrain.labels.base import MISSING, UNKNOWN, VALID, WITHHELD
+from snaketrain.labels.base import MISSING, RARE, UNKNOWN, VALID, WITHHELD
 from snaketrain.runtime.strict_json import JsonObject
 
 MOST_CLASSES = 10_000

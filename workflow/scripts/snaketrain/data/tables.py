@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 
-from snaketrain.data.cells import RARE, BadData, DataIssues
+from snaketrain.data.cells import BadData, DataIssues
+from snaketrain.labels.base import RARE
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 TOLERATED_LONG_ROWS = 10  # rows with too many fields, whatever their share

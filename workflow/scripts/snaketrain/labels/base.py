@@ -9,13 +9,13 @@ Every job imports these files to check the configuration, so torch, numpy, pyarr
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-from snaketrain.data.cells import RARE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,8 +35,31 @@ if TYPE_CHECKING:
 Cell = TypeVar("Cell")  # what is read from a cell of the raw data
 Label = TypeVar("Label")  # as in the prepared data
 
+RARE = 0.01  # a larger share of unusable rows is an error in the file or the settings; a smaller one is dropped and counted
+WHOLE_NUMBER = re.compile(r"-?\d+\.0+")
+
 # WITHHELD is an ordinary label, unless all labels of a split are: that is how test sets withhold their labels
 VALID, MISSING, UNKNOWN, WITHHELD = 0, 1, 2, 3
+
+
+class NotText(ValueError):
+    """A cell with a value that cannot be written as text."""
+
+
+def as_text(value: object) -> str:
+    """A value as a text file would contain it, so that 1, 1.0, "1", "1.0" and " 1" are the same label; a missing one is ""."""
+    if isinstance(value, str):
+        # pandas writes 1 as 1.0 where the column also has empty cells
+        text = value.strip()
+        return text.partition(".")[0] if "." in text and WHOLE_NUMBER.fullmatch(text) else text
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list | tuple | bytes):
+        kind = "an object" if isinstance(value, dict) else "bytes" if isinstance(value, bytes) else "a list"
+        raise NotText(f"{kind}, {str(value)[:60]}")
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else as_text(str(value))
 
 
 def is_missing(label: str) -> bool:

@@ -68,21 +68,17 @@ class ClassHead(Head):
     def training_losses(self, settings: TextClassificationSettings, names: list[str], counts: ClassCounts) -> Losses:
         if not any(dict(settings).values()):
             return self.losses
-        weights = self.class_weights(settings.class_weights, names, counts)
+        weights = self.class_weights(settings, names, counts)
         return lambda logits, labels: self.weighted_losses(logits, labels, None if weights is None else weights.to(logits.device), settings)
 
-    def class_weights(self, given: str | dict[str, float] | None, names: list[str], counts: ClassCounts) -> Tensor | None:
+    def class_weights(self, settings: TextClassificationSettings, names: list[str], counts: ClassCounts) -> Tensor | None:
         import torch
 
-        from snaketrain.config.errors import nearest
-
+        given = settings.class_weights
         if not given:
             return None
         if isinstance(given, dict):
-            if unknown := next((name for name in given if name not in names), None):
-                raise SystemExit(
-                    f"train.task.arguments.class_weights: there is no class {unknown!r}{nearest(unknown, names)} Classes: {', '.join(names)}."
-                )
+            settings.refuse_unknown_classes(names)
             weights = [given.get(name, 1.0) for name in names]
             if not any(weights):
                 raise SystemExit("train.task.arguments.class_weights: all are 0, so that nothing is learnt. Give a class another weight.")

@@ -7,8 +7,23 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from snaketrain.data.cells import RARE, as_text
-from snaketrain.labels.base import BLUE, GREY, MISSING, UNKNOWN, VALID, WITHHELD, Head, LabelKind, Panel, Parser, Report, Tally, most_common
+from snaketrain.labels.base import (
+    BLUE,
+    GREY,
+    MISSING,
+    RARE,
+    UNKNOWN,
+    VALID,
+    WITHHELD,
+    Head,
+    LabelKind,
+    Panel,
+    Parser,
+    Report,
+    Tally,
+    as_text,
+    most_common,
+)
 from snaketrain.runtime.strict_json import rounded
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from snaketrain.data.cells import as_text
-from snaketrain.labels.base import BLUE, MISSING, MOST_CHARACTERS, UNKNOWN, VALID, LabelKind, Panel, Parser, drawable, is_missing
+from snaketrain.labels.base import BLUE, MISSING, MOST_CHARACTERS, UNKNOWN, VALID, LabelKind, Panel, Parser, as_text, drawable, is_missing
 from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, focal
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from snaketrain.runtime.loaded_code import digest_of_tree, without_type_checking
 from snaketrain.runtime.manifests import DigestCache
 
 SCRIPTS = Path(__file__).resolve().parents[2]
-# they record, launch and report, or declare settings, whose values are compared one by one: none of it affects results
+# they record, launch and report, or read the configuration, whose values are compared one by one: none of it affects results
 WITHOUT_EFFECT_ON_RESULTS = (
     "snaketrain.runtime",
     "snaketrain.config",
@@ -27,7 +27,10 @@ WITHOUT_EFFECT_ON_RESULTS = (
     "snaketrain.training.callbacks",
     "snaketrain.training.watching",
 )
-OF_EXTRAS = re.compile(r"snaketrain\.extras\.\w+\.(settings|stages|top_level)")  # the same
+OF_EXTRAS = re.compile(r"snaketrain\.extras\.\w+\.(stages|top_level)")  # the same
+# they declare settings, and compute with them, such as the steps of a warm-up: what computes counts
+SCHEMA = "snaketrain.config.schema"
+SETTINGS = re.compile(r"snaketrain\.(config\.schema\.(data|model|train|evaluation|tasks)|config\.sizes|extras\.\w+\.settings)")
 
 # a label kind is one file, and each stage uses only some of its classes: by the endings of their names
 LABELS = SCRIPTS / "snaketrain/labels"
@@ -42,12 +45,18 @@ def code_digests(script: str | Path, *plugins: str | Path, label_classes: tuple[
     while waiting:
         path, world = waiting.pop()
         name = module_name(path)
-        if (name, world) not in done and not (name.startswith(WITHOUT_EFFECT_ON_RESULTS) or OF_EXTRAS.fullmatch(name)):
+        if (name, world) not in done and affects_results(name):
             done.add((name, world))
-            digests[name], imported = _cached_read(_in_its_folder(path), label_classes)
+            found, imported = _cached_read(_in_its_folder(path), label_classes)
+            digests |= {name: found} if found else {}
             waiting += [(file, world) for each in imported for file in _files_of(each, path, world)]
     _cached().save()
     return dict(sorted(digests.items()))
+
+
+def affects_results(module: str) -> bool:
+    without = module.startswith(WITHOUT_EFFECT_ON_RESULTS) or OF_EXTRAS.fullmatch(module)
+    return not without or SETTINGS.fullmatch(module) is not None
 
 
 @functools.cache
@@ -81,12 +90,33 @@ def _cached() -> DigestCache:
 
 
 def _read(path: Path, unused: tuple[str, ...] = ()) -> tuple[str, list[str]]:
-    """A file's digest and the names of everything it imports, without top-level classes whose names end in `unused`."""
+    """A file's digest and the names of everything it imports, without top-level classes whose names end in `unused`; "" where nothing counts."""
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     if unused:
         tree.body = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name.endswith(unused))]
     names = sorted(set(_imports(without_type_checking(tree))))
+    if SETTINGS.fullmatch(module_name(path)) and not _what_computes(tree).body:
+        return "", names
     return digest_of_tree(tree), names
+
+
+def _what_computes(tree: ast.Module) -> ast.Module:
+    """Of a file that declares settings: not the declarations, and not what checks them."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            node.body = [each for each in node.body if _computes(each)]
+    tree.body = [node for node in tree.body if (node.body if isinstance(node, ast.ClassDef) else _computes(node))]
+    return tree
+
+
+def _computes(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign):  # of a constant, and not of a type with its `Field`
+        return not any(isinstance(each, ast.Call) for each in ast.walk(node))
+    if not isinstance(node, ast.FunctionDef):
+        return False
+    returns = ast.unparse(node.returns) if node.returns else ""
+    says_what_is_wrong = node.name == "contradictions" or returns in ("Iterator[str]", "str | None")
+    return not says_what_is_wrong and not any("validator" in ast.unparse(each) for each in node.decorator_list)
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
@@ -128,4 +158,8 @@ def _is_beside(name: str, world: Path) -> bool:
 
 @functools.cache
 def _own_modules() -> dict[str, Path]:
-    return {module_name(path): path for path in SCRIPTS.rglob("*.py")}
+    found = {module_name(path): path for path in SCRIPTS.rglob("*.py")}
+    for node in ast.parse(found[SCHEMA].read_text(encoding="utf-8")).body:  # which scripts import sections from
+        if isinstance(node, ast.ImportFrom) and node.module in found:
+            found |= {f"{SCHEMA}.{alias.name}": found[node.module] for alias in node.names}
+    return found

@@ -19,6 +19,10 @@ from snaketrain.runtime.ranks import BIND, SETUP_FAILED
 PROJECT = Path(__file__).resolve().parents[4]
 TOOLS = PROJECT / "workflow/scripts/tools"
 SLURM = "slurm-steady"  # Snakemake's executor in profiles/slurm
+NO_ENVIRONMENTS = (
+    "--software-deployment-method: no rule names a container, a conda environment or modules, so that it would do nothing. Set compute.container or "
+    "compute.setup (docs/slurm.md), and leave it out, also in the profile."
+)
 OF_PLUGIN = (
     "executor: slurm is Snakemake's plug-in alone, which loses jobs when SLURM does not answer or snakemake is killed. Set `executor: slurm-steady` "
     "in the profile, with `slurm-steady-` for `slurm-` in the names of its settings, as in profiles/slurm."

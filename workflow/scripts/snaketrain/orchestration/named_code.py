@@ -19,7 +19,7 @@ from snaketrain.orchestration.code_digest import code_digests
 from snaketrain.orchestration.definitions import class_and_bases, class_attribute, definition_of
 from snaketrain.orchestration.own_files import uses_in
 from snaketrain.orchestration.strategy_declarations import InvalidDeclaration, strategy_info
-from snaketrain.tasks.metric_names import KNOWN, MODES, Known, Modes, is_short, mode_of, modes_of, short_names
+from snaketrain.tasks.metric_names import KNOWN, MODES, Known, Modes, is_short, mode_of, modes_of, modes_of_module, short_names
 
 SHORT_NAMES_IN = {"train.task": "tasks", "train.strategy": "strategies", "train.schedule": "training.schedules"}
 TEXT_TASKS = ("text_classification", "causal_lm", "seq2seq")  # their models are from transformers
@@ -147,7 +147,7 @@ def train_settings(run: Settings) -> Train:
 def metrics_of_module(settings: ModuleSettings) -> Modes:
     """Those of the task `module`, whose arguments name them."""
     own = {name: mode_of_class(metric.use, str(metric.arguments.get("task", ""))) for name, metric in settings.metrics.items()}
-    modes = settings.modes({name: None if mode == UNKNOWN else mode for name, mode in own.items()})
+    modes = modes_of_module(settings, {name: None if mode == UNKNOWN else mode for name, mode in own.items()})
     return modes | {name: UNKNOWN for name, mode in own.items() if mode == UNKNOWN and not modes[name]}
 
 

@@ -12,7 +12,7 @@ from snaketrain.config.schema import Data, Examples, Settings, Source
 from snaketrain.data.fetching import named_files
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.strategy_declarations import strategy_files
-from snaketrain.runtime.manifests import OWN_FILES, DigestCache, digest, file_digest
+from snaketrain.runtime.manifests import OWN_FILES, DigestCache, content_digest, digest
 from snaketrain.runtime.strict_json import Json
 from snaketrain.tasks.metric_names import is_short
 
@@ -56,7 +56,7 @@ def file_digests(source: Source) -> dict[str, str]:
     cached, files = own_digests(), named_files(source)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
-            found = list(threads.map(lambda file: cached.of(file, file_digest), files.values()))
+            found = list(threads.map(lambda file: cached.of(file, content_digest), files.values()))
         except OSError as error:
             raise ConfigurationError(
                 [f"{error.filename}: cannot be read: {error.strerror}. Repair the file, or name another one."]

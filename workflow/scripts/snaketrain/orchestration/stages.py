@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from snaketrain.config.schema import Compute, Data, Source
 from snaketrain.labels import label_kind_file
+from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.evaluation_sets import set_of
 from snaketrain.orchestration.named_code import train_settings
 from snaketrain.orchestration.names import initial
@@ -17,19 +18,22 @@ from snaketrain.runtime.strict_json import JsonObject
 # --- fetch: copy data and models from where their sources say, on the machine that runs the workflow
 
 
-class Fetch(Stage):
+class FetchOne(Stage):
+    """The files of a source."""
+
     is_reproducible = True
 
-
-class FetchOne(Fetch):
-    """The files of a source."""
+    @property
+    def script(self) -> Path:
+        return SCRIPTS / "fetch_source.py"
 
     def settings(self, job: str) -> JsonObject:
         return {"source": self.sources(job)["source"].as_json}
 
 
-class FetchData(Fetch):
+class FetchData(Stage):
     name, folder, works_on = "fetch_data", "raw/{}", "data set"
+    is_reproducible = True
 
     @property
     def jobs(self) -> Collection[str]:

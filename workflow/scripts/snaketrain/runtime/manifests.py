@@ -5,10 +5,12 @@ stage verifies what it reads; the workflow checks all results when it starts, an
 """
 
 import hashlib
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,7 @@ from snaketrain.runtime.strict_json import Json, JsonObject
 
 BLOCK = 1 << 20
 SECONDS_BETWEEN_LINES = 5.0
+TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,15 @@ def file_digest(path: str | Path, until: int | None = None) -> str:
                 last_line = time.monotonic()
                 print(f"{path}: {file.tell() / 1e9:.1f} of {size / 1e9:.1f} GB read for its digest", file=sys.stderr, flush=True)
         return found.hexdigest()
+
+
+def content_digest(path: Path) -> str:
+    """Of a tokenizer that of its JSON, whatever its layout: an editor adds a newline, and nothing need be tokenised again."""
+    if path.name == TOKENIZER:
+        with suppress(ValueError):  # it is damaged
+            pairs = json.loads(path.read_bytes(), object_pairs_hook=list)  # in their order, and with those that are there twice
+            return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+    return file_digest(path)
 
 
 def write_text(path: str | Path, text: str, mode: int = 0o666) -> None:
@@ -187,7 +199,7 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
     def read(path: Path) -> str:
         target = path.readlink() if path.is_symlink() else path
-        return str(read_before.found[str(target)][1]) if read_before.known(target) else file_digest(path)
+        return str(read_before.found[str(target)][1]) if read_before.known(target) else content_digest(path)
 
     found = {name: str(cache.of(folder / name, read, name, ours=True)) for name in names}
     cache.found = {name: entry for name, entry in cache.found.items() if name in found}
@@ -244,7 +256,7 @@ def damage(manifest: Manifest, wanted: Callable[[str], bool] = lambda name: True
     for name, (key, expected, until) in (logs | files).items():
         if wanted(name):
             try:
-                digest = cache.of(manifest.folder / name, partial(file_digest, until=until) if until else file_digest, key)
+                digest = cache.of(manifest.folder / name, partial(file_digest, until=until) if until else content_digest, key)
             except OSError as error:
                 found[name] = MISSING if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
                 continue

@@ -168,7 +168,7 @@ def previous_manifest(folder: Path) -> Manifest | None:
 # --- The command line, and the end of a script.
 
 
-def parser(stage: str, description: str | None) -> argparse.ArgumentParser:
+def parser(stage: str | None, description: str | None) -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         description=description,
         epilog="Snakemake sets all of these. The log of a job, in logs/, begins with its complete command, which can be run again by hand.",

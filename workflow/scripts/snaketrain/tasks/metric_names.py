@@ -5,10 +5,13 @@ Imports no torch: the names are checked before any job starts.
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from snaketrain.config.errors import nearest
 from snaketrain.runtime.strict_json import JsonObject
+
+if TYPE_CHECKING:
+    from snaketrain.config.schema.tasks import ModuleSettings
 
 # --- Whether higher or lower values of a metric are better. The metric declares it: `select.mode` must not contradict it. Checked before any
 # job starts, and again by the training, which knows all metrics.
@@ -59,6 +62,13 @@ def declared_mode(where: str, own: str | None, given: str | None) -> str | None:
     if own and given and own != given:
         raise SystemExit(f"{where}.mode: is {given}, but its class says that {BETTER[own]} is better. Remove it: the class decides.")
     return own or given
+
+
+def modes_of_module(settings: "ModuleSettings", own: Modes) -> Modes:
+    """Whether higher or lower is better, of everything that is logged; `own`: as the metrics' classes say. Losses are minimised."""
+    return dict.fromkeys(settings.logged, "min") | {
+        name: declared_mode(f"train.task.arguments.metrics.{name}", own[name], metric.mode) for name, metric in settings.metrics.items()
+    }
 
 
 CLASSIFICATION, OURS, NUMBERS = "torchmetrics.classification", "snaketrain.tasks.classification_metrics", "snaketrain.tasks.metrics"

@@ -18,7 +18,7 @@ from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tasks.base import Modules, Task
 from snaketrain.tasks.losses import Summed, arguments_of, beside, by_position, call, constant_answer
-from snaketrain.tasks.metric_names import MODES
+from snaketrain.tasks.metric_names import MODES, modes_of_module
 from snaketrain.tasks.metrics import Measuring, make_metric
 
 Predictions = dict[str, Tensor]  # by name
@@ -39,7 +39,7 @@ class Module(Task):
             name: make_metric(f"{WHERE}.metrics.{name}", each.use, each.arguments) for name, each in self.given.metrics.items()
         }
         own = {name: MODES.get(getattr(metric, "higher_is_better", None)) for name, metric in self.measured.items()}
-        self.metrics = self.given.modes(own)
+        self.metrics = modes_of_module(self.given, own)
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
         cls = load(model["use"])

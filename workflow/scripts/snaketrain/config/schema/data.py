@@ -8,8 +8,8 @@ from pydantic import AfterValidator, Field, field_validator
 
 from snaketrain.config.schema.base import Fraction, Name, OneOrMore, Positive, Section, Seed, is_null
 from snaketrain.config.schema.model import Examples, Source
-from snaketrain.data.cells import as_text
 from snaketrain.labels import label_kind, label_kinds
+from snaketrain.labels.base import as_text
 
 if TYPE_CHECKING:
     LabelKindName = str

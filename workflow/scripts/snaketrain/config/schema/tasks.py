@@ -1,7 +1,7 @@
 """The arguments of the tasks that come with snaketrain."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -11,7 +11,6 @@ from snaketrain.config.schema import Metric as AnyMetric
 from snaketrain.config.schema import Use
 from snaketrain.config.schema.base import LARGEST, Fraction, Section
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.tasks.metric_names import Modes, declared_mode
 
 # --- The arguments of `tasks/text_classification.py` as a class: how the loss weighs examples. Nothing here imports torch.
 
@@ -35,6 +34,12 @@ class TextClassificationSettings(Section):
     def contradictions(self) -> Iterator[str]:
         if self.label_smoothing and self.focal_gamma:
             yield "label_smoothing and focal_gamma: the focal loss is of the right answer alone; keep one of the two"
+
+    def refuse_unknown_classes(self, names: Sequence[str]) -> None:
+        if isinstance(self.class_weights, dict) and (unknown := next((name for name in self.class_weights if name not in names), None)):
+            raise SystemExit(
+                f"train.task.arguments.class_weights: there is no class {unknown!r}{nearest(unknown, names)} Classes: {', '.join(names)}."
+            )
 
 
 # --- The arguments of `tasks/module.py` as classes: losses, regularisers and metrics that the configuration declares.
@@ -96,12 +101,6 @@ class ModuleSettings(Section):
     def logged(self) -> tuple[str, ...]:
         """The names of all metrics; the terms of the loss are logged only if there are several."""
         return ("loss", *(f"loss_{part}" for part in self.parts if len(self.parts) > 1), *self.metrics)
-
-    def modes(self, own: Modes) -> Modes:
-        """Whether higher or lower is better, of everything that is logged; `own`: as the metrics' classes say. Losses are minimised."""
-        return dict.fromkeys(self.logged, "min") | {
-            name: declared_mode(f"train.task.arguments.metrics.{name}", own[name], metric.mode) for name, metric in self.metrics.items()
-        }
 
     @property
     def targets(self) -> set[str]:

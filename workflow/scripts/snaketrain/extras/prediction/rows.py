@@ -8,13 +8,14 @@ import pyarrow
 from jinja2 import TemplateError
 
 from snaketrain.config.schema import Data
-from snaketrain.data.cells import ASSISTANT, DESCRIPTIONS, BadData, DataIssues, as_messages, as_text, read_messages
+from snaketrain.data.cells import ASSISTANT, DESCRIPTIONS, BadData, DataIssues, as_messages, read_messages
 from snaketrain.data.reading import cell, rows
 from snaketrain.data.split_files import SplitWriter, in_batches, row_schema
 from snaketrain.data.surveying import Example, decodable
 from snaketrain.data.tokenizer import TOKENS, BatchTokenizer, ChatTokenizer, PlainTokenizer, Tokenizer, source_and_target
 from snaketrain.data.tokenizer_files import load_library_tokenizer, make_tokenizer, with_tokenizer
 from snaketrain.extras.prediction.settings import ReadInputs
+from snaketrain.labels.base import as_text
 from snaketrain.runtime.strict_json import JsonObject
 
 ISSUES = DESCRIPTIONS | {"answered": "chats that end with an answer of the assistant, which is dropped and generated"}

@@ -128,7 +128,7 @@ def test_answers_are_those_of_one_process(tmp_path):
         ["--training", "training/manifest.json", "--data", str(data)],
         {"select": {"metric": "loss"}},
     )
-    run(tmp_path, "fetch_input", "new", [], {"source": Source(path="rows.jsonl").as_json})
+    run(tmp_path, "fetch_source", "new", [], {"source": Source(path="rows.jsonl").as_json})
     new = generated(tmp_path, 2)
     assert new == generated(tmp_path, 1) and len(new) == 60 and len(set(new)) > 5
 

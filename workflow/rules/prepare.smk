@@ -1,0 +1,53 @@
+# Runs once for each distinct `data` section; runs with the same section share the result.
+
+
+rule prepare_data:
+    input:
+        check_results("prepare_data"),
+        varying(pipeline.datasets, lambda dataset: sum(pipeline.added("prepare_data", dataset).values(), [])),
+        raw=varying(pipeline.datasets, pipeline.raw),
+        tokenizer=varying(pipeline.datasets, pipeline.tokenizer),
+    output:
+        "results/data/{dataset}/manifest.json",
+    log:
+        "logs/prepare_data/{dataset}.log",
+    threads: pipeline.most_threads
+    resources:
+        mpi="",  # else the SLURM plugin starts it by an srun that does not see SLURM_CONF
+    params:
+        data=pipeline.section("prepare_data", "data"),
+        code=pipeline.code("prepare_data"),
+        logged=logged,
+        prepare_data=python("prepare_data"),
+        settings=settings_file("prepare_data"),
+        added=untracked(lambda job: options(pipeline.added("prepare_data", job))),
+    shell:
+        "{params.logged} {log:q} {params.prepare_data} --output {output:q} --settings {params.settings:q} "
+        "--raw {input.raw:q} --tokenizer {input.tokenizer:q} --threads {threads} {params.added}"
+
+
+# An evaluation set is prepared on its own, also the test set if it has files of its own: another one does not touch the prepared training data.
+if pipeline.sets.prepared:
+
+    rule prepare_set:
+        input:
+            check_results("prepare_set"),
+            data=varying(pipeline.sets.prepared, pipeline.data_of_set),
+            files=varying(pipeline.sets.prepared, pipeline.files_of_set),
+        output:
+            "results/sets/{prepared_set}/manifest.json",
+        log:
+            "logs/prepare_set/{prepared_set}.log",
+        threads: pipeline.most_threads
+        resources:
+            mpi="",  # as in prepare_data
+        params:
+            data=pipeline.section("prepare_set", "data"),
+            code=pipeline.code("prepare_set"),
+            logged=logged,
+            prepare_set=python("prepare_set"),
+            settings=settings_file("prepare_set"),
+            set_name=untracked(lambda job: pipeline.sets.prepared[job].name),
+        shell:
+            "{params.logged} {log:q} {params.prepare_set} --output {output:q} --settings {params.settings:q} "
+            "--set-name={params.set_name:q} --data {input.data:q} --files {input.files:q} --threads {threads}"
