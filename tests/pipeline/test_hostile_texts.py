@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from pipeline.workspace import configuration, sentences, snakemake, write_tokenizer
-from snaketrain.tracking.local_database import SQLITE, readable
+from snaketrain.tracking.database import SQLITE, readable
 from snaketrain.tracking.mlflow_store import Store
 
 TEXT = """-it's "$(touch PWNED)" `touch PWNED` {run} {0} \\n ü 日本 & ; | > < * ? [a] ! # %s ~ $HOME\n--output x"""

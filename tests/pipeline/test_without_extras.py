@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.workspace import REPOSITORY, make_workspace, snakemake
+from snaketrain.orchestration.code_digest import SCRIPTS, code_digests
 
 EXTRAS = Path("workflow/scripts/snaketrain/extras")
 NAMES = sorted(path.parent.name for path in (REPOSITORY / EXTRAS).glob("*/__init__.py"))
@@ -29,7 +30,9 @@ def test_a_workflow_runs_without_any_extra(tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_an_extra_nothing_is_stale(name, tmp_path, workspace):
+def test_without_an_extra_nothing_is_stale_that_does_not_run_its_code(name, tmp_path, workspace):
     shutil.copytree(workspace, tmp_path / "project", symlinks=True)
     done = snakemake(tmp_path / "project", "--dry-run", snakefile=code_without([name], tmp_path / "code"))
-    assert "Nothing to be done" in done.stdout + done.stderr
+    prepares = any(each.startswith(f"snaketrain.extras.{name}.") for each in code_digests(SCRIPTS / "prepare_data.py"))
+    assert ("Nothing to be done" in done.stdout + done.stderr) != prepares
+    assert ("rule prepare_data" in done.stdout) == prepares and "rule fetch_data" not in done.stdout

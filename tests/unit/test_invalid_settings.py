@@ -263,9 +263,6 @@ BY_HAND: list[tuple[str, Any, dict]] = [
     ("train.groups", {"match": "a"}, {}),
     # runs, sweeps, data sets
     ("runs", {"a": {"tracking.uri": "http://a:1"}, "b": {"tracking.uri": "http://b:1"}}, {}),
-    ("tracking.local_store", "scratch", {}),
-    ("tracking.local_store", "/scratch", {"tracking.uri": "http://a:1"}),
-    ("runs", {"a": {"tracking.local_store": "/a"}, "b": {}}, {}),
     ("runs", {"a": {"tracking.register_models": False}, "b": {}}, {}),
     ("runs", {"a": {"train.steps": 3, "train.epochs": 1}}, {}),
     ("runs", {"a/b": {}}, {}),

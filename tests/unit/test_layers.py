@@ -20,7 +20,8 @@ EXTRAS = sorted(name for name in FILES if name.startswith("snaketrain.extras."))
 ASKED = sorted(  # what the core asks of each extra
     name
     for name in EXTRAS
-    if name.endswith((".check", ".settings", ".stages", ".top_level", ".training", ".preparing")) or name.count(".") == 2
+    if name.endswith((".check", ".following", ".launching", ".preparing", ".settings", ".stages", ".top_level", ".training"))
+    or name.count(".") == 2
 )
 GROUND_PACKAGES = ("config", "orchestration", "runtime", "slurm", "labels")  # and all below them
 GROUND = {
@@ -117,7 +118,9 @@ def test_what_the_snakefile_imports_is_light(name):
     assert {module_of(each) for each in found if each.startswith(tuple(OURS))} <= GROUND
 
 
-@pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith(("snaketrain.tasks", "snaketrain.data"))))
+@pytest.mark.parametrize(
+    "name", sorted(name for name in FILES if name.startswith(("snaketrain.tasks", "snaketrain.data")) or name.endswith(".tokenizer"))
+)
 def test_tasks_and_data_know_only_one_process(name):
     forbidden = (
         "snaketrain.strategies",
@@ -130,12 +133,11 @@ def test_tasks_and_data_know_only_one_process(name):
 
 
 def test_tokens_come_from_one_interface():
-    """How they are computed quickly concerns `tokenizer_files` alone, which opens all tokenizers of the core."""
-    clever = ("FastTokenizer", "ParallelTokenizer", "ChatTokenizer")
+    """How they are computed quickly concerns `tokenizer_files` alone, which opens all tokenizers of the core, and asks extras for faster ones."""
+    clever = ("ParallelTokenizer", "ChatTokenizer")
     core = FILES.keys() - EXTRAS
     found = {name for name in core for each in of(name) if each.startswith("snaketrain.data.") and each.endswith(clever)}
     assert found == {"snaketrain.data.tokenizer_files"}
-    assert [name for name in FILES if "snaketrain.data.fast_tokenizer" in map(module_of, of(name))] == ["snaketrain.data.tokenizer_files"]
 
 
 def test_only_the_follower_imports_mlflow():

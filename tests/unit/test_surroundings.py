@@ -190,8 +190,6 @@ def test_problems_of_a_container_are_reported_before_the_first_job(container, un
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"container": "x.sif", "stage_environment": "/scratch"}, "remove one of them"),
-        ({"stage_environment": "scratch"}, "write an absolute path"),
         ({"container": {"image": "x", "runtime": "pyxis"}, "launcher": "torchrun"}, "needs srun"),
         ({"container": "--x"}, "begins with a dash"),
         ({"container": {"image": "x", "binds": ["data"]}}, "is not an absolute path"),

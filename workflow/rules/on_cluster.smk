@@ -2,7 +2,6 @@
 # would refuse; then it adopts jobs that a killed workflow left behind, or ends them.
 from snaketrain.orchestration.pipeline import ranges_and_folders
 from snaketrain.orchestration.stage import ModelStage
-from snaketrain.runtime.file_systems import CannotStage, pack_environment
 from snaketrain.orchestration import executor_hooks
 from snaketrain.slurm.client import keep_slurm_conf
 
@@ -28,9 +27,8 @@ def check_jobs(refused=()):
     try:
         if problems:
             raise ConfigurationError(problems)
-        if any(compute.stage_environment for compute in computes):
-            pack_environment(lambda line: print(line, file=sys.stderr, flush=True))
-    except (CannotStage, ConfigurationError) as error:
+        launching.before_first_job(computes)
+    except (OSError, ConfigurationError) as error:
         raise WorkflowError(str(error)) from None
 
 

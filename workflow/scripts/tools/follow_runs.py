@@ -13,13 +13,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.orchestration.follower import NOTE
 from snaketrain.runtime.credentials import hide_in_tracebacks
 from snaketrain.runtime.ownership import STILL_SECONDS, Lease, LeaseLost
 from snaketrain.runtime.processes import Process
 from snaketrain.runtime.ranks import FAILED, WORTH_ANOTHER_START
 from snaketrain.runtime.secret_forms import without_secrets
-from snaketrain.tracking.local_database import SQLITE
+from snaketrain.tracking.database import SQLITE
 from snaketrain.tracking.loop import Loop, Options, warn
 
 LEASE = ".follower.lease"  # in the results: one follower at a time
@@ -33,12 +34,8 @@ def main() -> None:
         "--results", type=Path, default=Path("results"), metavar="FOLDER", help="results folder of the workflow (default: results)"
     )
     parser.add_argument("--uri", help="MLflow server or database (default: mlflow.db beside the results folder)")
-    parser.add_argument(
-        "--local-store",
-        type=Path,
-        metavar="FOLDER",
-        help="a folder on a local disk in which the database is written; it is copied to its place every minute and at the end",
-    )
+    for extra in modules("following"):
+        extra.add_arguments(parser)
     parser.add_argument("--no-models", action="store_true", help="do not register the best text classifier in the model registry")
     parser.add_argument("--once", action="store_true", help="update MLflow once and exit")
     parser.add_argument("--while-pid", type=int, metavar="PID", help="keep MLflow up to date until this process has ended")
@@ -56,9 +53,10 @@ def main() -> None:
         )
     results = args.results.resolve()
     uri = args.uri or f"{SQLITE}{results.parent / 'mlflow.db'}"
-    options = Options(results, uri, args.local_store, not args.no_models, args.once, args.interval)
-    if args.local_store and not options.uri.startswith(SQLITE):
-        parser.error("--local-store has no effect with a server, which has its own database")
+    options = Options(results, uri, args, not args.no_models, args.once, args.interval)
+    for extra in modules("following"):
+        if problem := extra.problem(options.database, args):
+            parser.error(problem)
     # Ctrl-C reaches the workflow too, which then waits for its jobs: what they still write must reach MLflow
     signal.signal(signal.SIGINT, signal.SIG_IGN if args.while_pid else lambda number, _: stopping.append(number))
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -21,7 +21,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
 from snaketrain.runtime.credentials import resolved
-from snaketrain.tracking.local_database import SQLITE, readable
+from snaketrain.tracking.database import SQLITE, readable
 
 HOST = "127.0.0.1"
 PORTS = 100  # that are tried, from the given one on

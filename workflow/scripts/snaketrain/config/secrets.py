@@ -5,11 +5,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.runtime.credentials import VARIABLE, is_sure_name, names_in
 from snaketrain.runtime.secret_forms import HIDDEN, SHORTEST_CHARACTERS, TOKEN_NAME, is_secret_name, without_secrets
 from snaketrain.runtime.strict_json import Json, JsonObject
 
-SHELL = ("setup", "launch_command", "on_end", "stage_environment")  # a shell takes variables there
+SHELL = ("setup", "launch_command", "on_end")  # a shell takes variables there, and in SHELL of an extra's `settings.py`
 OF_SHELL = re.compile(r"\$\w+|\$\{[^}]*\}|\$\([^)]*\)")
 KEYS_OF_DATA = ("class_weights", "columns", "sha256")  # the names below are not those of settings
 NO_SECRETS = re.compile(r"[/~.].*|default|anonymous|none|env|auto|null|true|false|\*+|", re.I)
@@ -32,7 +33,7 @@ class Text(NamedTuple):
 
     @property
     def is_shell(self) -> bool:
-        return self.names[-1] in SHELL
+        return self.names[-1] in (*SHELL, *(name for extra in modules("settings") for name in getattr(extra, "SHELL", ())))
 
     @property
     def takes_variables(self) -> bool:

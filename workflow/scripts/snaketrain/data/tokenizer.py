@@ -1,10 +1,10 @@
-"""The one interface through which the rest of data/ gets tokens. Three classes implement it, with equal results to the byte:
+"""The one interface through which the rest of data/ gets tokens. What implements it has equal results to the byte:
 
-    PlainTokenizer     calls the tokenizers library with whole texts: the reference
-    FastTokenizer      composes texts from the tokens of their words, and checks samples of every batch against the plain one
-    ParallelTokenizer  runs either of them ahead of its reader, in a thread or in processes
+    PlainTokenizer       calls the tokenizers library with whole texts: the reference
+    `faster` of extras   may make one that encodes the same texts in less time, and raises TokensDiffer if it notices a difference
+    ParallelTokenizer    runs either of them ahead of its reader, in a thread or in processes
 
-`tests/unit/test_tokenizers.py` compares them over many kinds of tokenizers and random texts.
+`tests/unit/test_tokenizers.py` compares the first with the library over many kinds of tokenizers and random texts, and the extras the second with the first.
 """
 
 from __future__ import annotations

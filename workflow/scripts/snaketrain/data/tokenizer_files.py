@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import pyarrow
 
 from snaketrain.config.schema import Data
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.data.cells import BadData
-from snaketrain.data.fast_tokenizer import FastTokenizer
 from snaketrain.data.tokenizer import (
     BatchTokenizer,
     ChatTokenizer,
@@ -215,7 +215,7 @@ def _encode_here(texts: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
 
 
 def make_tokenizer(folder: Path, data: Data, plain: bool = False, length: str = "data.max_length") -> BatchTokenizer:
-    """A fast one where the tokenizer allows it, unless `plain`."""
+    """One of an extra that is `faster` where the tokenizer allows it, unless `plain`."""
     if data.target:
         source, target = source_and_target(data)
         return TargetTokenizer(make_tokenizer(folder, source, plain), make_tokenizer(folder, target, plain, "data.max_target_length"))
@@ -223,7 +223,8 @@ def make_tokenizer(folder: Path, data: Data, plain: bool = False, length: str = 
     if data.messages:
         return ChatTokenizer(folder, data, end_token_id(folder, data))
     tokenizer = PlainTokenizer(library, data)
-    return tokenizer if plain else FastTokenizer.of(tokenizer) or tokenizer
+    found = [] if plain else [extra.faster(tokenizer) for extra in modules("tokenizer")]
+    return next(filter(None, found), tokenizer)
 
 
 Made = TypeVar("Made")

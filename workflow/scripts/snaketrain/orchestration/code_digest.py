@@ -9,6 +9,7 @@ import functools
 import re
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,9 @@ WITHOUT_EFFECT_ON_RESULTS = (
     "snaketrain.training.callbacks",
     "snaketrain.training.watching",
 )
-OF_EXTRAS = re.compile(r"snaketrain\.extras\.\w+\.(stages|top_level)")  # the same
+# of extras the same, what takes over only steps that are equal, and what joins where `Stage.adds_code` says so
+OF_EXTRAS = re.compile(r"snaketrain\.extras\.\w+\.(stages|top_level|training|preparing)")
+OF_ANY_EXTRA = "snaketrain.extras.*."  # begins the name of what the core asks each of them for
 # they declare settings, and compute with them, such as the steps of a warm-up: what computes counts
 SCHEMA = "snaketrain.config.schema"
 SETTINGS = re.compile(r"snaketrain\.(config\.schema\.(data|model|train|evaluation|tasks)|config\.sizes|extras\.\w+\.settings)")
@@ -122,17 +125,22 @@ def _computes(node: ast.stmt) -> bool:
 def _imports(tree: ast.AST) -> Iterator[str]:
     """Names of modules, and of what is taken from them, which may be modules too; relative ones begin with dots."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            start = "." * node.level + (node.module or "")
-            if start.strip("."):
-                yield start
-            yield from (f"{start}{'.' if node.module else ''}{alias.name}" for alias in node.names)
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom():
+                start = "." * node.level + (node.module or "")
+                if start.strip("."):
+                    yield start
+                yield from (f"{start}{'.' if node.module else ''}{alias.name}" for alias in node.names)
+            case ast.Call(ast.Name("modules"), [ast.Constant(str(name))]):  # of config.schema.of_extras: so the core asks the extras
+                yield f"{OF_ANY_EXTRA}{name}"
 
 
 def _files_of(name: str, importing: Path, world: Path) -> list[Path]:
     """The project files that an import executes: the module, and for own code also the packages that it is in."""
+    if name.startswith(OF_ANY_EXTRA):
+        return [path for module, path in _own_modules().items() if fnmatchcase(module, name)]
     if not name.startswith("."):
         return [own] if (own := _own_modules().get(name)) else _below(world, name.split(".")) if _is_beside(name, world) else []
     above = len(name) - len(name.lstrip("."))

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
 from snaketrain.config.schema import Tracking
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.manifests import private
 
@@ -26,8 +28,9 @@ STEADY_SECONDS = 600  # after running for so long, earlier deaths do not count
 LOOK_EVERY_SECONDS = 0.2
 
 
-def command(results: Path, uri: str | None, local_store: str | Path | None, models: bool, *options: str) -> list[str]:
-    where = [*([f"--uri={uri}"] if uri else []), *([f"--local-store={local_store}"] if local_store else [])]
+def command(results: Path, uri: str | None, given: Tracking | Namespace, models: bool, *options: str) -> list[str]:
+    """`given`: settings or arguments, of which extras make more options."""
+    where = [*([f"--uri={uri}"] if uri else []), *(word for extra in modules("following") for word in extra.words(given))]
     return [sys.executable, str(SCRIPT), "--results", str(results), *where, *([] if models else ["--no-models"]), *options]
 
 
@@ -168,7 +171,7 @@ class FollowerProcess:
         return self._command("--while-pid", str(os.getpid()))
 
     def _command(self, *options: str) -> list[str]:
-        return command(self.results, self.tracking.uri, self.tracking.local_store, self.tracking.register_models, *options)
+        return command(self.results, self.tracking.uri, self.tracking, self.tracking.register_models, *options)
 
 
 def end_all_of(process: subprocess.Popen[bytes]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.strategy_declarations import strategy_info
 from snaketrain.runtime.ranks import BIND, SETUP_FAILED
@@ -59,7 +60,7 @@ def python_words(compute: Compute) -> list[str]:
         words += ["bash", "-c", RUN_SETUP, "compute.setup", compute.setup]
     container = compute.container
     if container is None:
-        words += [sys.executable, *staging(compute)]
+        words += [sys.executable, *through_extras(compute)]
     elif container.runtime == "pyxis":  # srun has entered it already
         words += [container.python]
     else:
@@ -92,8 +93,15 @@ def with_gpus(compute: Compute) -> bool:
     return compute.gpus > 0 or compute.device == "cuda" or "gpu" in compute.sbatch
 
 
-def staging(compute: Compute) -> list[str]:
-    return [str(TOOLS / "staged_python.py"), compute.stage_environment, "--"] if compute.stage_environment else []
+def through_extras(compute: Compute) -> list[str]:
+    """Scripts of extras that prepare a node and execute Python, with their arguments."""
+    return [word for extra in modules("launching") for word in extra.python_words(compute)]
+
+
+def before_first_job(computes: list[Compute]) -> None:
+    """What extras do where snakemake runs; `computes`: of the jobs that train or evaluate. An OSError says why nothing can be started."""
+    for extra in modules("launching"):
+        extra.before_first_job(computes)
 
 
 def surroundings_problems(compute: Compute, under_slurm: bool) -> Iterator[str]:
@@ -151,7 +159,7 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
 def step_options(compute: Compute) -> str:
     """Options of launch_slurm.py: the network interface, and the environment of the processes that it starts."""
     words = [f"--interface={compute.interface}"] if compute.interface else []
-    if compute.environment or compute.setup or compute.container or compute.stage_environment:
+    if compute.environment or compute.setup or compute.container or through_extras(compute):
         words.append(f"--python={shlex.join(python_words(compute))}")
     return "".join(f" {shlex.quote(word)}" for word in [*words, *(f"--srun={option}" for option in srun_options(compute))])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import WITH_NAMES, follows, mentions, read, settings_of
-from snaketrain.config.schema import Data, Settings, Source
+from snaketrain.config.schema import Data, Settings, Source, Tracking
 from snaketrain.config.schema.evaluation import placed
 from snaketrain.config.secrets import environment_problems
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
@@ -23,6 +23,7 @@ from snaketrain.runtime.strict_json import JsonObject
 
 HOW_TO_READ = {"data.format", "data.encoding", "data.columns"}  # if one of these is wrong, errors in what is read are meaningless
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
+OF_ITS_OWN = ("experiment", "notes", "wait_seconds", "log_every_steps")  # settings of `tracking` in which runs may differ
 TRACKING_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 
 
@@ -219,7 +220,7 @@ def readable(data: Data) -> list[str]:
 
 def tracking(runs: dict[str, Settings]) -> Iterator[str]:
     """Tracking settings on which runs disagree: one follower records all runs in one place."""
-    for name in ("uri", "local_store", "register_models", "on_end"):
+    for name in (name for name in Tracking.model_fields if name not in OF_ITS_OWN):
         given = {getattr(run.tracking, name): run_name for run_name, run in runs.items()}
         if len(given) > 1:
             values = ", ".join(f"{value if value is not None else 'none'} (run {run})" for value, run in given.items())

@@ -7,17 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.orchestration.follower import NOTE, ON_END, ON_END_SINCE, command
 from snaketrain.runtime.credentials import hidden, resolved
 from snaketrain.runtime.manifests import private, write_json
 from snaketrain.runtime.ownership import Lease, LeaseLost
-from snaketrain.tracking.local_database import SQLITE, LocalDatabase, folder_for
+from snaketrain.tracking.database import SQLITE, must_be_copied
 from snaketrain.tracking.tracked import Problem, problem_with, read_json
 
 if TYPE_CHECKING:
@@ -141,7 +143,7 @@ LOCAL_UI = "http://127.0.0.1:5000"  # where show_runs.py serves MLflow's pages
 class Options:
     results: Path
     given_uri: str  # as in tracking.uri
-    local_store: Path | None
+    arguments: Namespace  # of the command line, with those that the extras have added
     models: bool  # whether the best one is registered
     once: bool
     interval: float  # seconds between two passes
@@ -151,27 +153,52 @@ class Options:
         return resolved(self.given_uri)
 
     @property
+    def database(self) -> Path | None:
+        """None if there is a server."""
+        return Path(self.uri.removeprefix(SQLITE)) if self.uri.startswith(SQLITE) else None
+
+    @property
     def to_repeat(self) -> str:
         """The command that brings MLflow up to date by hand."""
-        return shlex.join(command(self.results, self.given_uri, self.local_store, self.models, "--once"))
+        return shlex.join(command(self.results, self.given_uri, self.arguments, self.models, "--once"))
 
     @property
     def ui(self) -> str:
         return self.uri.rstrip("/") if self.uri.startswith("http") else LOCAL_UI
 
 
+class DatabaseElsewhere(Protocol):
+    """MLflow's database in another place than its own, to which it is copied: an extra may open one. Copying returns a warning, if there is one."""
+
+    @property
+    def uri(self) -> str: ...
+
+    @property
+    def artifacts(self) -> Path: ...
+
+    def copy_when_due(self) -> str | None: ...
+
+    def copy(self, complete: bool) -> str | None: ...
+
+    def remove(self) -> None: ...
+
+
 class Loop:
     def __init__(self, options: Options, lease: Lease, is_over: Callable[[], bool]):
         self.options, self.lease, self.is_over = options, lease, is_over
         self.follower: Follower | None = None
-        self.local: LocalDatabase | None = None
+        self.local: DatabaseElsewhere | None = None
         self.postponed: Postponed | None = None  # made with the follower, as it needs MLflow
         self.registrar = Registrar(options.given_uri, options.results / ".register_model.log")
         self.on_end = OnEnd.of_environment(options.results)
-        self.database = Path(options.uri.removeprefix(SQLITE)) if options.uri.startswith(SQLITE) else None
-        self.local_folder, warning = folder_for(self.database, options.local_store) if self.database else (None, None)
-        if warning:
-            warn(warning)
+        self.open_elsewhere: Callable[[Path, Callable[[], None]], DatabaseElsewhere] | None = None
+        for extra in modules("following") if options.database else ():
+            opens, warning = extra.elsewhere(options.database, options.arguments)
+            self.open_elsewhere = opens or self.open_elsewhere
+            if warning:
+                warn(warning)
+        if options.database and not self.open_elsewhere and (why := must_be_copied(options.database)):
+            warn(f"{options.database}: {why}. Set tracking.uri to an MLflow server")
 
     def run(self) -> None:
         failures, last = 0, False  # failures in a row that concern all runs
@@ -238,9 +265,9 @@ class Loop:
         from snaketrain.tracking.following import Follower  # the import takes seconds, and may fail
         from snaketrain.tracking.mlflow_store import Store
 
-        if not self.database or not self.local_folder:
+        if not self.open_elsewhere:
             return Follower(self.options.results, Store(self.options.uri, self.lease.check))
-        self.local = LocalDatabase(self.database, self.local_folder, self.options.results, self.lease.check)
+        self.local = self.open_elsewhere(self.options.results, self.lease.check)
         self.registrar.uri = self.local.uri
         return Follower(self.options.results, Store(self.local.uri, self.lease.check, self.local.artifacts))
 

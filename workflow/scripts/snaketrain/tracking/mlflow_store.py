@@ -24,7 +24,7 @@ from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.ownership import Lease
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked
-from snaketrain.tracking.local_database import SQLITE
+from snaketrain.tracking.database import SQLITE
 from snaketrain.tracking.tracked import LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG, Point, allowed, cut, five_digits, folder_name, milliseconds
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000

@@ -9,7 +9,7 @@ from snaketrain.evaluation.comparing import standing
 from snaketrain.runtime.manifests import Manifest, write_checked
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked
-from snaketrain.tracking.local_database import stamp_of
+from snaketrain.tracking.database import stamp_of
 from snaketrain.tracking.mlflow_store import NOTE, PARENT, ExperimentDeleted, Store, run_key
 from snaketrain.tracking.tracked import Point, allowed
 

@@ -198,11 +198,6 @@ class Compute(Section):
         description="bash commands that each node runs before a training or an evaluation: `module load cuda`; if one of them fails, so does the job",
     )
     container: Container | None = Field(None, description="in which training and evaluation run; only an image: `container: image.sif`")
-    stage_environment: str | None = Field(
-        None,
-        description="a folder on each node's own disk, such as `/local/scratch` or `$TMPDIR`: the Python environment is copied there once, and training "
-        "and evaluation import from the copy",
-    )
     stall_seconds: Annotated[float, Field(gt=0, le=LARGEST)] = Field(
         1800, description="a training or evaluation without progress for this long logs the stack of every process and ends"
     )
@@ -249,7 +244,8 @@ class Compute(Section):
 
     def contradictions(self) -> Iterator[str]:
         yield from environment_problems(self.environment)
-        yield from self._contradictions_of_surroundings()
+        if self.container and self.container.runtime == "pyxis" and self.launcher in ("torchrun", "env"):
+            yield f"`container.runtime` is pyxis, which needs srun, but `launcher` is {self.launcher}: set it to auto"
         counts = self.node_counts
         if len(counts) > 1 and counts[-1] > counts[0] * self.threads:
             yield (
@@ -274,14 +270,6 @@ class Compute(Section):
                 f"`save_before_limit_seconds` ({self.save_before_limit_seconds}) is not shorter than the job itself (`minutes`: {self.minutes}): "
                 "it would save and be requeued at once"
             )
-
-    def _contradictions_of_surroundings(self) -> Iterator[str]:
-        if self.stage_environment is not None and not self.stage_environment.startswith(("/", "$")):
-            yield f"`stage_environment` is {self.stage_environment!r}: write an absolute path on the nodes' own disks, or a variable such as $TMPDIR"
-        if self.container and self.stage_environment:
-            yield "`stage_environment` copies a virtual environment, but the `container` has its own Python: remove one of them"
-        if self.container and self.container.runtime == "pyxis" and self.launcher in ("torchrun", "env"):
-            yield f"`container.runtime` is pyxis, which needs srun, but `launcher` is {self.launcher}: set it to auto"
 
     @property
     def required_device(self) -> str:

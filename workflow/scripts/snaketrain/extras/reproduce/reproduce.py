@@ -30,7 +30,7 @@ from snaketrain.runtime.run_folder import of_training
 from snaketrain.runtime.secret_forms import HIDDEN
 from snaketrain.runtime.stages import by_name, settings_words
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.tracking.local_database import SQLITE, readable
+from snaketrain.tracking.database import SQLITE, readable
 
 TRAIN = "workflow/scripts/train_model.py"
 PROJECT = Path(__file__).resolve().parents[5]

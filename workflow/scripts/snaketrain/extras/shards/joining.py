@@ -12,17 +12,27 @@ import numpy
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.loading import open_table
+from snaketrain.data.preparation import Joined, Preparation
 from snaketrain.data.preparing import DUPLICATE, TEST_IN_DEV, Case, TrainedOn, check_train, report_repetitions, report_untrained
 from snaketrain.data.splitting import SPLITS
 from snaketrain.data.surveying import Surveyor
-from snaketrain.extras.shards.dealing import RawFile
+from snaketrain.extras.shards.dealing import RawFile, whole_files
 from snaketrain.extras.shards.keys import read_keys
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import Tally
-from snaketrain.runtime.manifests import Manifest, read_manifest
+from snaketrain.runtime.manifests import Manifest, read_manifest, verify
 from snaketrain.runtime.strict_json import JsonObject
 
 ARROW = tuple(f"{split}.arrow" for split in SPLITS)
+
+
+def join(preparation: Preparation, shards: list[Manifest]) -> Joined:
+    verify(*shards)
+    data, folder = preparation.data, preparation.folder
+    parts = parts_of(whole_files(preparation.raw, data), shards, folder)
+    found, issues = join_parts(data, parts)
+    files = {f"parts/{part.folder.name}/{name}": sha256 for part in parts for name, sha256 in part.files.items() if name in ARROW}
+    return Joined(found, issues, files, partial(remove_others, folder, parts, shards))
 
 
 def parts_of(files: list[RawFile], shards: list[Manifest], output: Path) -> list[Manifest]:

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as LibraryTokenizer
 
 
+def faster(plain: PlainTokenizer) -> FastTokenizer | None:
+    """None if the tokenizer evidently does not encode word by word."""
+    template = template_of(plain.library, 1 + plain.pair)
+    if template is None or not splits_at_spaces(plain.library):
+        return None
+    return FastTokenizer(plain, _fitting(template, plain.marks_answers, plain.end))
+
+
 # --- Most words of a large text have been seen before: the library encodes each word once, and a text's tokens are those of its words.
 #
 # Arrow does the work per word; Python sees a batch's distinct words, and the library those that are new, each by itself.
@@ -131,14 +139,6 @@ class FastTokenizer(BatchTokenizer):
         self.plain, self.template, self.words = plain, template, WordTokens(plain.library)
         self.names = ["text", "text_pair"][: len(template.text_types)]
         self.room = plain.max_length and plain.max_length - sum(map(len, template.parts))
-
-    @classmethod
-    def of(cls, plain: PlainTokenizer) -> FastTokenizer | None:
-        """None if the tokenizer evidently does not encode word by word."""
-        template = template_of(plain.library, 1 + plain.pair)
-        if template is None or not splits_at_spaces(plain.library):
-            return None
-        return cls(plain, _fitting(template, plain.marks_answers, plain.end))
 
     def encode_batch(self, texts: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
         composed = self._composed(texts)

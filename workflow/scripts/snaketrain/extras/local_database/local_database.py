@@ -12,14 +12,14 @@ import sqlite3
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from snaketrain.runtime.file_systems import has_locks, is_network, kind
-from snaketrain.runtime.manifests import digest, stamp, write_json
+from snaketrain.runtime.manifests import digest, write_json
+from snaketrain.tracking.database import SQLITE, must_be_copied, replace, stamp_of
 from snaketrain.tracking.tracked import read_json
 
-SQLITE = "sqlite:///"
 RECORD = ".mlflow_copy.json"  # in the results: the state of the copy when it was made
 BESIDE = ("-journal", "-wal", "-shm")  # SQLite's own files
 COPY_EVERY_SECONDS = 60.0
@@ -110,25 +110,6 @@ class LocalDatabase:
         write_json(self.record, {"id": self.id, "stamp": stamp_of(self.database), "complete": complete})
 
 
-def stamp_of(file: Path) -> list[int] | None:
-    try:
-        return stamp(file.stat())
-    except OSError:
-        return None
-
-
-def replace(source: Path, target: Path) -> None:
-    """Without locks: a reader finds the old file or the new one."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        shutil.copyfile(source, beside)
-        with open(beside, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 def folder_for(database: Path, given: Path | None) -> tuple[Path | None, str | None]:
     """The folder for a local database, None if none is needed; and a warning, if there is one."""
     if given:
@@ -144,24 +125,3 @@ def folder_for(database: Path, given: Path | None) -> tuple[Path | None, str | N
     if is_network(system):
         return None, f"{database}: its file system ({system}) is a network one, where SQLite is slow and may be damaged. {instead}"
     return None, None
-
-
-def must_be_copied(database: Path) -> str | None:
-    """Why MLflow cannot use a database at its place; None if it can."""
-    if "?" in str(database):  # for SQLAlchemy the end of the path
-        return "its path has a question mark, with which MLflow opens no database"
-    return None if has_locks(database.parent) else f"its file system ({kind(database.parent)}) has no file locks"
-
-
-@contextlib.contextmanager
-def readable(uri: str) -> Iterator[str]:
-    """The address of a copy, if the database is where it cannot be opened."""
-    database = Path(uri.removeprefix(SQLITE))
-    if not uri.startswith(SQLITE) or not database.is_file() or not (why := must_be_copied(database)):
-        yield uri
-        return
-    with tempfile.TemporaryDirectory(prefix="snaketrain-mlflow-") as folder:
-        copy = Path(folder, "mlflow.db")
-        replace(database, copy)
-        print(f"{database}: {why}, so you see a copy that is made now; changes to it are lost at the end.", flush=True)
-        yield f"{SQLITE}{copy}"

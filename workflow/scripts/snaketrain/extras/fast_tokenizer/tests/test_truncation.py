@@ -9,9 +9,9 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from snaketrain.config.schema import Data
-from snaketrain.data import fast_tokenizer
-from snaketrain.data.fast_tokenizer import FastTokenizer, splits_at_spaces
 from snaketrain.data.tokenizer import BatchTokenizer, PlainTokenizer, TokensDiffer
+from snaketrain.extras.fast_tokenizer import tokenizer as module
+from snaketrain.extras.fast_tokenizer.tokenizer import faster, splits_at_spaces
 
 pytestmark = pytest.mark.lengthy
 
@@ -65,7 +65,7 @@ def _trained(kind: str) -> str:
 
 def fast_where_possible(library: Tokenizer, **settings) -> BatchTokenizer:
     plain = PlainTokenizer(library, Data(name="x", train={"path": "x"}, tokenizer={"path": "x"}, **settings))
-    return FastTokenizer.of(plain) or plain
+    return faster(plain) or plain
 
 
 def encoded(library: Tokenizer, some: list[str], **settings) -> pyarrow.Table:
@@ -91,7 +91,7 @@ def test_tokens_equal_those_of_the_whole_text(kind, end_token):
 @pytest.mark.parametrize("kind", ["word pieces", "bytes", "unigrams"])
 def test_whole_texts_have_equal_tokens_too(kind, cached, monkeypatch):
     """Most of their words occur inside many texts, and what the cache evicts in between makes no difference."""
-    monkeypatch.setattr(fast_tokenizer, "CACHED_CHARACTERS", cached)
+    monkeypatch.setattr(module, "CACHED_CHARACTERS", cached)
     tokenizer, some = trained(kind), texts(300, 100)
     whole = [encoding.ids for encoding in tokenizer.encode_batch(some)]
     made = encoded(tokenizer, some, max_length=None)
@@ -138,7 +138,7 @@ def test_pairs_are_truncated_like_the_tokenizer_does(kind, template, max_length)
 
 
 def test_visible_characters_do_not_normalize_to_spaces():
-    visible = fast_tokenizer.visible()
+    visible = module.visible()
     assert len(visible) > 11_000
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
         assert not [c for c in visible if any(part.isspace() for part in unicodedata.normalize(form, c))]

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import sqlite3
 import subprocess
 import sys
@@ -10,18 +11,13 @@ from pathlib import Path
 import no_locks
 import pytest
 
-from snaketrain.runtime import file_systems
-from snaketrain.tracking import local_database
-from snaketrain.tracking.local_database import LocalDatabase, folder_for, readable
+from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.runs import read_runs
+from snaketrain.extras.local_database import local_database
+from snaketrain.extras.local_database.local_database import LocalDatabase, folder_for
+from snaketrain.orchestration import follower, preflight
 
-SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
-MOUNTS = """
-22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
-31 22 0:30 / /home rw - autofs systemd-1 rw
-40 31 0:31 / /home rw shared:7 - nfs4 server:/home rw
-41 22 0:32 / /lus/with\\040space rw,noflock - lustre 10.0.0.1@o2ib:/lus rw
-42 22 0:33 / /home/anna/remote rw - fuse.sshfs anna@there: rw
-"""
+SCRIPTS = Path(local_database.__file__).parents[3]
 # leaves a half-written transaction, like a killed process
 TORN = """
 import os, sqlite3, sys
@@ -158,26 +154,6 @@ def test_a_follower_that_lost_its_lease_does_not_copy(place):
     assert not place[0].exists()
 
 
-@pytest.mark.parametrize(
-    ("folder", "kind"),
-    [
-        ("/tmp/x", "ext4"),
-        ("/home/anna", "nfs4"),
-        ("/home/anna/remote/x", "fuse.sshfs"),
-        ("/lus/with space/x", "lustre"),
-        ("/homely", "ext4"),
-    ],
-)
-def test_the_kind_of_a_file_system(tmp_path, folder, kind):
-    (tmp_path / "mountinfo").write_text(MOUNTS.lstrip())
-    assert file_systems.kind(Path(folder), tmp_path / "mountinfo") == kind
-    assert file_systems.is_network(kind) == (kind != "ext4")
-
-
-def test_this_machine_has_a_kind_and_locks(tmp_path):
-    assert file_systems.kind(tmp_path) and file_systems.has_locks(tmp_path) and file_systems.has_locks(tmp_path / "missing")
-
-
 def test_advice_for_a_network_file_system(tmp_path, monkeypatch):
     monkeypatch.setattr(local_database, "kind", lambda folder: "nfs4")
     folder, warning = folder_for(tmp_path / "mlflow.db", None)
@@ -189,38 +165,54 @@ def test_advice_for_a_network_file_system(tmp_path, monkeypatch):
 LOOK = """
 import sys
 from pathlib import Path
-from snaketrain.runtime.file_systems import has_locks
-from snaketrain.tracking.local_database import folder_for, readable
-print(has_locks(Path(sys.argv[1])), *folder_for(Path(sys.argv[1], "mlflow.db"), None), sep="|")
-with readable(f"sqlite:///{sys.argv[1]}/mlflow.db") as uri:
-    print(uri)
+from snaketrain.extras.local_database.local_database import folder_for
+print(*folder_for(Path(sys.argv[1], "mlflow.db"), None), sep="|")
 """
 
 
-def test_without_locks_a_temporary_folder_is_used_and_pages_show_a_copy(tmp_path, tmp_path_factory):
+def test_without_locks_a_temporary_folder_is_used(tmp_path, tmp_path_factory):
     write(tmp_path / "mlflow.db", "first")
     environment = no_locks.environment(tmp_path, errno.ENOSYS, tmp_path_factory.mktemp("library"))
     environment |= {"PYTHONPATH": str(SCRIPTS), "TMPDIR": str(tmp_path_factory.mktemp("temporary"))}
-    done = subprocess.run([sys.executable, "-c", LOOK, str(tmp_path)], env=environment, capture_output=True, text=True, check=True)
-    decided, copied, uri = done.stdout.splitlines()
-    assert decided.startswith(f"False|{environment['TMPDIR']}|") and "has no file locks" in decided and "tracking.local_store" in decided
-    assert "changes to it are lost at the end" in copied and uri.startswith(f"sqlite:///{environment['TMPDIR']}/")
-    with readable(f"sqlite:///{tmp_path}/mlflow.db") as here:
-        assert here == f"sqlite:///{tmp_path}/mlflow.db"
+    decided = subprocess.run(
+        [sys.executable, "-c", LOOK, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert decided.startswith(f"{environment['TMPDIR']}|") and "has no file locks" in decided and "tracking.local_store" in decided
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_downloads_from_the_hub_need_no_locks(tmp_path, tmp_path_factory, code):
-    environment = no_locks.environment(tmp_path, code, tmp_path_factory.mktemp("library")) | {"PYTHONPATH": str(SCRIPTS)}
-    subprocess.run([sys.executable, "-c", HUB, str(tmp_path)], env=environment, check=True)
+# --- The setting, and the option of the follower
+
+BASE = {"data": {"train": {"path": "x.csv"}, "tokenizer": {"path": "x"}}, "model": {"use": "transformers.BertForSequenceClassification"}}
 
 
-HUB = """
-import sys
-from pathlib import Path
-from huggingface_hub.utils import WeakFileLock
-from snaketrain.runtime.file_systems import let_hub_do_without_locks
-let_hub_do_without_locks(Path(sys.argv[1]))
-with WeakFileLock(Path(sys.argv[1], "lock"), timeout=30):
-    pass
-"""
+@pytest.mark.parametrize(
+    ("tracking", "told"),
+    [
+        ({"local_store": "scratch"}, "tracking.local_store: 'scratch' is not absolute: write a folder such as /local/scratch/me."),
+        (
+            {"local_store": "/scratch", "uri": "http://a:1"},
+            "tracking.local_store has no effect with a server, which has its own database: leave it out, or leave out tracking.uri.",
+        ),
+    ],
+)
+def test_a_wrong_folder_is_refused(tracking, told):
+    with pytest.raises(ConfigurationError) as error:
+        read_runs(BASE | {"tracking": tracking})
+    assert error.value.problems == [told]
+
+
+def test_runs_must_agree():
+    runs = read_runs(BASE | {"runs": {"a": {"tracking.local_store": "/a"}, "b": {}}})
+    (problem,) = preflight.tracking(runs)
+    assert problem.startswith("tracking.local_store: must be the same for all runs, but they set several: /a (run a), none (run b).")
+
+
+def test_the_follower_is_told(tmp_path):
+    (run,) = read_runs(BASE | {"tracking": {"local_store": "/scratch/me"}}).values()
+    assert "--local-store=/scratch/me" in follower.FollowerProcess(tmp_path, run.tracking)._command("--once")
+
+
+def test_with_a_server_the_option_is_refused(tmp_path):
+    words = [sys.executable, follower.SCRIPT, "--results", tmp_path, "--once", "--local-store", tmp_path, "--uri", "http://127.0.0.1:1"]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(SCRIPTS)})
+    assert done.returncode == 2 and "--local-store has no effect with a server, which has its own database" in done.stderr

@@ -11,10 +11,14 @@ from pathlib import Path
 import limits
 import pytest
 
-from snaketrain.runtime import file_systems
+from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.runs import read_runs
+from snaketrain.config.secrets import environment_problems
+from snaketrain.extras.staged_environment import staged_python
+from snaketrain.orchestration.launching import before_first_job, launch, python_words
 
-TOOL = Path(file_systems.__file__).parents[2] / "tools/staged_python.py"
-PACK = "import sys; sys.path.insert(0, sys.argv[1]); from snaketrain.runtime.file_systems import pack_environment; print(pack_environment(print))"
+TOOL = Path(staged_python.__file__)
+PACK = "import sys; sys.path.insert(0, sys.argv[1]); from staged_python import pack_environment; print(pack_environment(print))"
 WHERE = "import os, sys, package; print(sys.prefix, package.__file__, os.environ.get('PASSED'), sys.argv[1:])"
 
 
@@ -48,7 +52,7 @@ def run(*words: object, **variables: str) -> subprocess.CompletedProcess:
 
 
 def packed(python) -> Path:
-    done = run(python, "-c", PACK, TOOL.parents[1])
+    done = run(python, "-c", PACK, TOOL.parent)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.splitlines()[-1])
 
@@ -127,8 +131,8 @@ def test_a_changed_environment_is_packed_again(made, python, environment, tmp_pa
 def test_too_little_space_is_reported(tmp_path, monkeypatch):
     (tmp_path / "x.tar").write_bytes(bytes(1000))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 999))
-    with pytest.raises(file_systems.CannotStage, match="GB free"):
-        file_systems.extract(tmp_path / "x.tar", tmp_path / "copy")
+    with pytest.raises(staged_python.CannotStage, match="GB free"):
+        staged_python.extract(tmp_path / "x.tar", tmp_path / "copy")
 
 
 def test_a_copy_that_nobody_uses_any_more_is_deleted(tmp_path):
@@ -138,9 +142,9 @@ def test_a_copy_that_nobody_uses_any_more_is_deleted(tmp_path):
         (tmp_path / f"{name}.lock").touch()
     for name in ("old", "used"):
         os.utime(tmp_path / f"{name}.lock", (0, time.time() - 30 * 24 * 3600))
-    lock = file_systems.lock(tmp_path / "used.lock", fcntl.LOCK_SH)
+    lock = staged_python.lock(tmp_path / "used.lock", fcntl.LOCK_SH)
     before = len(os.listdir("/proc/self/fd"))
-    file_systems.remove_unused(tmp_path, "ours")
+    staged_python.remove_unused(tmp_path, "ours")
     assert len(os.listdir("/proc/self/fd")) == before  # also that of the lock which it did not get
     os.close(lock)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["fresh", "used"]
@@ -148,5 +152,42 @@ def test_a_copy_that_nobody_uses_any_more_is_deleted(tmp_path):
 
 def test_outside_of_a_virtual_environment_it_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
-    with pytest.raises(file_systems.CannotStage, match="is not in a virtual environment"):
-        file_systems.pack_environment(print)
+    with pytest.raises(staged_python.CannotStage, match="is not in a virtual environment"):
+        staged_python.pack_environment(print)
+
+
+BASE = {"data": {"train": {"path": "x.csv"}, "tokenizer": {"path": "x"}}, "model": {"use": "transformers.BertForSequenceClassification"}}
+
+
+def test_trainings_start_through_the_copy_also_on_several_nodes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = read_runs(BASE | {"runs": {"a": {"compute.stage_environment": "$DISK"}, "b": {}}})
+    staged, plain = (runs[name].compute for name in "ab")
+    assert python_words(staged) == [*python_words(plain), str(TOOL), "$DISK", "--"]
+    assert str(TOOL) in launch(staged, in_slurm_job=True) and "staged" not in launch(plain, in_slurm_job=True)
+    asked = []
+    monkeypatch.setattr("snaketrain.extras.staged_environment.launching.pack_environment", asked.append)
+    before_first_job([plain])
+    assert not asked
+    before_first_job([plain, staged])
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("compute", "told"),
+    [
+        ({"container": "x.sif", "stage_environment": "/scratch"}, "but the `container` has its own Python: remove one of them."),
+        ({"stage_environment": "scratch"}, "is 'scratch': write an absolute path on the nodes' own disks, or a variable such as $TMPDIR."),
+    ],
+)
+def test_contradictions(compute, told):
+    with pytest.raises(ConfigurationError) as error:
+        read_runs(BASE | {"compute": compute})
+    (problem,) = error.value.problems
+    assert problem.startswith("compute: `stage_environment` ") and problem.endswith(told)
+
+
+def test_a_secret_is_for_the_shell_to_replace():
+    config = {"compute": {"stage_environment": "/scratch/lang-und-geheim"}}
+    (problem,) = environment_problems(config, {"SCRATCH_TOKEN": "lang-und-geheim"})
+    assert problem.endswith('Write "$SCRATCH_TOKEN" here: the shell replaces it, and jobs inherit the environment.')

@@ -1,0 +1,1 @@
+"""Tokenises large texts several times as fast: words that were seen before are not encoded again."""

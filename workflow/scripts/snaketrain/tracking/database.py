@@ -1,0 +1,53 @@
+"""MLflow's database as a file: whether MLflow can use it at its place, and a copy to look at where it cannot."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from snaketrain.runtime.file_systems import has_locks, kind
+from snaketrain.runtime.manifests import stamp
+
+SQLITE = "sqlite:///"
+
+
+def stamp_of(file: Path) -> list[int] | None:
+    try:
+        return stamp(file.stat())
+    except OSError:
+        return None
+
+
+def must_be_copied(database: Path) -> str | None:
+    """Why MLflow cannot use a database at its place; None if it can."""
+    if "?" in str(database):  # for SQLAlchemy the end of the path
+        return "its path has a question mark, with which MLflow opens no database"
+    return None if has_locks(database.parent) else f"its file system ({kind(database.parent)}) has no file locks"
+
+
+@contextlib.contextmanager
+def readable(uri: str) -> Iterator[str]:
+    """The address of a copy, if the database is where it cannot be opened."""
+    database = Path(uri.removeprefix(SQLITE))
+    if not uri.startswith(SQLITE) or not database.is_file() or not (why := must_be_copied(database)):
+        yield uri
+        return
+    with tempfile.TemporaryDirectory(prefix="snaketrain-mlflow-") as folder:
+        copy = Path(folder, "mlflow.db")
+        replace(database, copy)
+        print(f"{database}: {why}, so you see a copy that is made now; changes to it are lost at the end.", flush=True)
+        yield f"{SQLITE}{copy}"
+
+
+def replace(source: Path, target: Path) -> None:
+    """Without locks: a reader finds the old file or the new one."""
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        shutil.copyfile(source, beside)
+        with open(beside, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
