@@ -319,7 +319,7 @@ def test_a_change_of_how_shards_are_joined_prepares_no_file_again():
     whole, in_shards = (pipeline.data_names[run] for run in ("whole", "shards"))
     code = {name: pipeline.stages["prepare_data"].code(name) for name in (whole, in_shards)}
     assert code[in_shards].keys() - code[whole].keys() >= {"snaketrain.extras.shards.joining", "snaketrain.extras.shards.keys"}
-    assert not any(name.startswith("snaketrain.extras") for name in code[whole])
+    assert not any(name.startswith("snaketrain.extras.shards") for name in code[whole])
     shards = pipeline.stages["prepare_shard"]
     assert list(shards.jobs) == [f"{in_shards}/0000{number}-of-00002" for number in (0, 1)]
     assert not any(name.endswith(".joining") for job in shards.jobs for name in shards.code(job))
