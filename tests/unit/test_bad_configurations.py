@@ -118,6 +118,10 @@ BAD = [
     ({"train/strategy": {"use": "mesh", "arguments": {"context_attention": "ring", "context": -1}}}, "train.strategy.arguments.context_attention: is 'ring', which is not one of gather, ulysses"),
     ({"train/strategy": "fairscale_fsdp", "compute/device": "cpu"}, "train.strategy `fairscale_fsdp` needs GPUs, but compute.device is cpu: use `fsdp`"),
     ({"train/strategy": {"use": "auto", "arguments": {"static_graph": True}}}, "train.strategy `auto` takes no arguments", "name the strategy"),
+    ({"compute/setup": "if [ -d /data ]; then module load cuda"}, "compute.setup: bash cannot read it (", "Correct its quotes, brackets and keywords"),
+    ({"tracking/on_end": "mail -s 'it\'s done'"}, "tracking.on_end: sh cannot read it ("),
+    ({"train/metrics": {"low": {"use": "f1"}}}, "train.metrics: a metric cannot be named 'low', as another column of the comparison is: give it another name"),
+    ({"evaluate/metrics": {"baseline": {"use": "f1"}}}, "evaluate.metrics: a metric cannot be named 'baseline'"),
     ({"train/early_stopping": {"patience": 0}}, "train.early_stopping.patience", "a number greater than 0"),
     ({"train/task": {"use": "text_clasification"}}, "train.task.use: `text_clasification` is not one of", "Did you mean `text_classification`?"),
     ({"train/task": {"use": "nowhere.py:Mine"}}, "train.task.use: `nowhere.py:Mine`: there is no file nowhere.py", "Correct the path"),
@@ -211,6 +215,9 @@ BAD = [
     ({"data": "imbd", "datasets": {"imdb": DATASET}}, "data: there is no 'imbd' among the `datasets`. Name one of them"),
     ({"runs": {"a": {"data": "imbd"}}, "datasets": {"imdb": DATASET}}, "runs.a.data: there is no 'imbd' among the `datasets`"),
     ({"data": "imdb", "datasets": {"imdb": 5}}, "datasets.imdb: expects the settings of a `data` section, not 5"),
+    ({"data/labels": {0: " ", 1: "b"}}, "data.labels: the class of '0' has an empty name: give it one"),
+    ({"model/adapters": {"target_modules": 5}}, "model.adapters.target_modules: expects a valid list, not 5."),
+    ({"data/train": {"path": "no_files"}}, "data.train: path 'no_files': no file there", "no_files). Correct the path."),
     ({"datasets": ["imdb"]}, "datasets: expects names with the settings of a `data` section below them"),
 ]  # fmt: skip
 
@@ -230,6 +237,11 @@ BY_IMPORTING = [
     ({"train/trainer": {"use": "mine.py:Minr"}}, "train.trainer.use: "),
     ({"model/arguments": {"hidden_size": "wide"}}, "model.arguments.hidden_size: expects a valid integer, not \"wide\"."),
     ({"model/arguments": {"num_hidden_layers": 0}}, "model.arguments.num_hidden_layers: expects a number greater than 0, not 0."),
+    ({"train/optimizer": {"use": "optimizers.py:of_others"}}, "train.optimizer.use: `optimizers.py:of_others` leaves out 1 of the 1 parameters that it is given"),
+    ({"train/metrics": {"best": {"use": "top_k_accuracy", "arguments": {"top_k": 0}}}, "data/labels": {0: "a", 1: "b"}}, "train.metrics.best: ", "top_k is 0, but there are 2 classes"),
+    ({"train/task": {"use": "text_classification", "arguments": {"class_weights": {"0": -1}}}}, "train.task.arguments.class_weights.0: expects a number greater than or equal to 0, not -1."),
+    ({"train/task": {"use": "module", "arguments": {"losses": {"output": {"use": "torch.nn.MSELoss", "weight": 0}}}}, "select/metric": "loss"}, "train.task.arguments: the weights of all losses are 0", "give one of them another weight"),
+    ({"data/max_length": 2}, "data.max_length: 2 leaves no room for text, since 2 special tokens are added to each"),
     ({"model/arguments": {"num_labels": 3}}, "model.arguments.num_labels: is set by the labels of the data"),
 ]  # fmt: skip
 
@@ -263,10 +275,12 @@ def folder(tmp_path, monkeypatch, tiny_tokenizer):
         "broken.py": "x = 1\nclass Mine(:\n",
         "beside.py": "import broken\n\n\nclass Mine:\n    metrics = {'accuracy': 'max', **broken.more}\n",
         "heir.py": HEIRS,
+        "optimizers.py": "import torch\n\n\ndef of_others(params, lr, weight_decay=0):\n    return torch.optim.SGD([torch.zeros(1)], lr)\n",
         "old.py": "class Names:\n    metrics = ('loss', 'blue')\n\n\nclass Words:\n    metrics = {'loss': 'minimum', 'blue': 'max'}\n",
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "no_files").mkdir()
     (tmp_path / "tokenizer").symlink_to(tiny_tokenizer)
     monkeypatch.chdir(tmp_path)
     return tmp_path

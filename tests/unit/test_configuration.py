@@ -10,6 +10,9 @@ from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Data, Section, Settings, Train
 from snaketrain.config.schema.base import is_null
 from snaketrain.config.sweeps import unranked_sweeps
+from snaketrain.data.surveying import classes
+from snaketrain.orchestration.names import data_name
+from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.stages import by_name
 
 DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
@@ -56,6 +59,8 @@ def test_a_sweep_is_the_product_of_its_values_named_after_them():
     [
         ({"data.split_seed": [1, 2], "data.limit_dev": [10, 20]}, "data.split_seed, data.limit_dev"),
         ({"data.dev_fraction": [0.1, 0.2]}, "data.dev_fraction"),
+        ({"data.test_fraction": [0.1, 0.2]}, "data.test_fraction"),
+        ({"data.train": [{"path": "a"}, {"path": "b"}], "data.where": [{"a": "1"}, {}]}, "data.train, data.where"),
         ({"data.limit_train": [10, 20]}, None),
         ({"data.limit_dev": [10]}, None),
         ({"data": ["a", "b"]}, None),
@@ -90,6 +95,15 @@ def test_a_data_set_picked_by_name_can_be_changed():
     assert read(data="imdb", datasets=datasets, runs={"a": {"data.max_length": 7}})["a"].data.max_length == 7
 
 
+def test_another_order_of_the_labels_is_other_data():
+    """Since it numbers the classes: with two, metrics such as `f1` are those of the second."""
+    orders = [{0: "unkind", 1: "kind"}, {1: "kind", 0: "unkind"}]
+    first, second = (Data.model_validate(DATA | {"labels": labels}) for labels in orders)
+    assert data_name(first) != data_name(second) and digest(first.as_json) != digest(second.as_json)
+    for data, names in ((first, ["unkind", "kind"]), (second, ["kind", "unkind"])):
+        assert classes(Data.model_validate(json.loads(json.dumps(data.as_json, sort_keys=True))))[0] == names
+
+
 @pytest.mark.parametrize(
     "labels",
     [
@@ -99,7 +113,7 @@ def test_a_data_set_picked_by_name_can_be_changed():
         {"a.b": "x", "c=d": "y"},
         {"one": "1", "two": "2"},
         {"class": "for", "": "nothing", "a b": "space"},
-        {"schön": "ü", '"': "'", "$(x)": "\n"},
+        {"schön": "ü", '"': "'", "$(x)": "a\nb"},
     ],
 )
 def test_settings_survive_conversion_to_json(labels):

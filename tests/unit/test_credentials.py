@@ -153,6 +153,16 @@ def test_addresses_in_the_environment(monkeypatch):
     assert hidden("password authentication failed: geheim99") == "password authentication failed: ***"
 
 
+def test_the_password_of_an_address_is_hidden_as_it_is_typed_too(monkeypatch):
+    monkeypatch.setenv("REVIEWS", "postgresql://anna:S3cr3t%40Harbour@db.example/reviews")
+    assert hidden("connected as anna with S3cr3t@Harbour, S3cr3t%40Harbour") == "connected as anna with ***, ***"
+
+
+def test_values_of_the_environment_are_hidden_in_csv(monkeypatch):
+    monkeypatch.setenv("REVIEWS", 'Tr0ub4dor"3-x9')
+    assert hidden('1,"Tr0ub4dor""3-x9, and more"') == '1,"***, and more"'
+
+
 def test_long_texts_are_searched_quickly():
     for text in ("a" * 400_000, "abc://" + "a" * 400_000, "--pass-" * 50_000, "?key" * 50_000, "token " * 50_000):
         began = time.process_time()

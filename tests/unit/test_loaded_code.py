@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +24,7 @@ def python(folder, program, **environment):
     """The JSON that a program prints last; it has `load`, `loaded_files`, `imported_packages` and `changed_files`."""
     names = "from snaketrain.config.references import load\nfrom snaketrain.runtime.loaded_code import *\nimport json\n"
     (folder / "main.py").write_text(names + textwrap.dedent(program))
-    given = {**os.environ, "PYTHONPATH": str(SCRIPTS), **environment}
+    given = {**os.environ, "PYTHONPATH": str(SCRIPTS), "PYTHONDONTWRITEBYTECODE": "", **environment}
     done = subprocess.run([sys.executable, "main.py"], cwd=folder, env=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -133,6 +136,82 @@ def test_files_and_variables_that_own_code_reads_are_recorded(tmp_path):
     assert names == ["$MY_OTHER", "$MY_SIZE", "images/", "optional.yaml", "task.py", "words/list.txt"]
     assert changed == {"$MY_SIZE": "has changed", "images/": "has changed", "optional.yaml": "is new", "words/list.txt": "has changed"}
     assert then == "is missing"
+
+
+COMPILED = next(Path(sysconfig.get_path("stdlib"), "lib-dynload").glob("_statistics.*.so"))
+READS = {  # what own code does -> what is recorded, besides its own file
+    "import numpy as np\ndef read(): np.memmap('words.bin', dtype='uint8')[0]": "words.bin",
+    "def read():\n    with open('words.bin', 'r+b') as file: file.read()": "words.bin",
+    "from concurrent.futures import ThreadPoolExecutor\nimport pathlib\n"
+    "def read(): list(ThreadPoolExecutor(1).map(pathlib.Path.read_bytes, [pathlib.Path('words.bin')]))": "words.bin",
+    "import os\ndef read(): os.environ.get('LOCAL_FACTOR'), os.environ.get('LOCAL_RANK'), os.environ.get('MASTER_PORT')": "$LOCAL_FACTOR",
+    "import _statistics\ndef read(): pass": COMPILED.name,
+    "import importlib.util as i\ndef read():\n    spec = i.spec_from_file_location('any', 'helper.py')\n"
+    "    spec.loader.exec_module(i.module_from_spec(spec))": "helper.py",
+}
+
+
+@pytest.mark.parametrize("code", READS)
+def test_what_own_code_loads_by_other_ways_is_recorded(tmp_path, code):
+    """Also the second time, when Python has kept the bytecode of a module."""
+    write(tmp_path, {"task.py": code, "words.bin": "abc", "helper.py": "X = 1"})
+    shutil.copy(COMPILED, tmp_path)
+    for _ in range(2):
+        assert python(tmp_path, 'load("task.py:read")()\nprint(json.dumps(list(loaded_files())))') == sorted([READS[code], "task.py"])
+
+
+def test_code_that_a_compiler_generates_is_not_the_users(tmp_path):
+    """It is registered as torch does it, and would be missing on another machine."""
+    write(tmp_path, {"cache/made.py": "X = 1", "work/task.py": """
+        import importlib.util, pathlib, sys
+        def read():
+            for name in ("json.made", "abc.kernel"):
+                spec = importlib.util.spec_from_file_location(name, pathlib.Path("../cache/made.py").resolve())
+                sys.modules[name] = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(sys.modules[name])
+    """})  # fmt: skip
+    assert python(tmp_path / "work", 'load("task.py:read")()\nprint(json.dumps(list(loaded_files())))') == ["task.py"]
+
+
+def test_a_file_that_own_code_updates_is_no_input(tmp_path):
+    write(
+        tmp_path,
+        {"task.py": "def read():\n    with open('count.txt', 'r+') as file: file.write(str(int(file.read() or 0) + 1))", "count.txt": "1"},
+    )
+    assert python(tmp_path, 'load("task.py:read")()\nprint(json.dumps(list(loaded_files())))') == ["task.py"]
+
+
+def test_a_module_of_an_editable_package_that_was_edited_after_its_import_is_not_what_was_loaded(tmp_path):
+    write(tmp_path, {"task.py": "from mypackage import SIZE\ndef read(): return SIZE", "src/mypackage.py": "SIZE = 1"})
+    program = """
+        load("task.py:read")()
+        before = changed_files(loaded_files())
+        open("src/mypackage.py", "w").write("SIZE = 22")
+        print(json.dumps([before, changed_files(loaded_files())]))
+    """
+    assert python(tmp_path, program, PYTHONPATH=f"{SCRIPTS}:{tmp_path}/src") == [{}, {"src/mypackage.py": "has changed"}]
+
+
+def test_what_an_earlier_attempt_has_loaded_counts_for_a_resumed_training(tmp_path):
+    """Also what was changed between two of its checkpoints, and what its last attempt does not load again."""
+    write(tmp_path, {"task.py": "def read(name): return open(name).read()", "first.txt": "a", "changed.txt": "a", "training/.keep": ""})
+    of_training = "from pathlib import Path\nfrom snaketrain.runtime.run_folder import *\nrecord = recorder_of_loaded(Path('training'))\n"
+    program = """
+        read = load("task.py:read")
+        read("first.txt"), read("changed.txt")
+        record({"event": "checkpoint"})
+        open("changed.txt", "w").write("another")
+        read("changed.txt")
+        record({"event": "checkpoint"})
+        print(json.dumps(changed_files(loaded_by(Path("training")))))
+    """
+    assert python(tmp_path, of_training + textwrap.dedent(program)) == {"changed.txt": "has changed"}
+    program = """
+        load("task.py:read")
+        record({"event": "checkpoint"})
+        print(json.dumps(sorted(loaded_so_far(Path("training")))))
+    """
+    assert python(tmp_path, of_training + textwrap.dedent(program)) == ["changed.txt", "first.txt", "task.py"]
 
 
 def test_the_packages_that_own_code_imports_are_recorded_with_their_versions(tmp_path):

@@ -195,6 +195,14 @@ def test_classes_that_chance_keeps_from_training_are_counted(prepared):
     assert issues.examples["single_row_class"] == ["train.tsv, line 22: lable"]
 
 
+def test_classes_that_look_alike_are_told(prepared):
+    names = ["caf\u00e9", "cafe\u0301", "Tea", "tea", "te\u200ba", "water"]
+    _, facts, issues = prepared(table([(text, names[number % 6]) for number, (text, _) in enumerate(ROWS)]))
+    assert facts["label_names"] == sorted(names), "they stay what they are"
+    assert issues.counts["alike_classes"] == 3
+    assert issues.examples["alike_classes"][:2] == ["train.tsv, line 3: 'cafe\\u0301' and 'caf\\xe9'", "train.tsv, line 5: 'tea' and 'Tea'"]
+
+
 def test_a_header_with_other_names_than_the_columns_is_not_read_as_a_row(prepared):
     rows = "sentence\tscore\n" + "".join(f"{text}\t{label}\n" for text, label in ROWS[:20])
     with pytest.raises(BadData, match="data.columns: .* but train.tsv, line 1 looks like one: no other row has its label 'score'"):

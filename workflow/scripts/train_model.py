@@ -23,7 +23,7 @@ from snaketrain.runtime.processes import Stopping
 from snaketrain.runtime.provenance import place, seconds_alive
 from snaketrain.runtime.rank_logs import keeps_files, log_to, report_failure, start_rank
 from snaketrain.runtime.ranks import STOPPED_EARLY, Ranks, leave
-from snaketrain.runtime.run_folder import record_failure, record_start, recorder_of_loaded, take_over
+from snaketrain.runtime.run_folder import loaded_so_far, record_failure, record_start, recorder_of_loaded, take_over
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.metric_names import mode_of, modes_of
 from snaketrain.training import attempt
@@ -228,8 +228,9 @@ def finish(run: str, training: Training) -> int:
         described = sorted(str(path.relative_to(folder)) for part in ("description", "adapter") for path in (folder / part).glob("*"))
         written = trainer.checkpoints.files_to_select(folder)
         training.job.finish(
-            training.inputs, described, facts, training.started, versions_of_steps(folder), logs=["journal.jsonl"], written=written
-        )
+            training.inputs, described, facts, training.started, versions_of_steps(folder),
+            logs=["journal.jsonl"], written=written, loaded=loaded_so_far(folder),
+        )  # fmt: skip
     return 0
 
 

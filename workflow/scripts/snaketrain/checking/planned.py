@@ -16,7 +16,7 @@ from snaketrain.data.loading.examples import facts_of, open_split, open_training
 from snaketrain.data.loading.streams import Stream
 from snaketrain.data.loading.training_data import TrainingData
 from snaketrain.data.split_files import SplitWriter
-from snaketrain.data.tokenizer_files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
+from snaketrain.data.tokenizer_files import copy_tokenizer, end_token_id, make_tokenizer, pad_token_id, tokenizer_folder, vocabulary
 from snaketrain.labels import label_kind
 from snaketrain.models.adapters import add_adapters
 from snaketrain.orchestration.names import data_name, source_name
@@ -78,6 +78,7 @@ def _assumed(run: Settings, results: Path, scratch: Path) -> tuple[Manifest, str
     data, train = run.data, run.train
     assert data.tokenizer, "which text needs"
     copy_tokenizer(tokenizer_folder(fetched_or_local(data.tokenizer, results, "data.tokenizer")), scratch / "tokenizer", data.pair)
+    make_tokenizer(scratch / "tokenizer", data, plain=True)  # which refuses a length without room for text
     longest = data.max_length or UNKNOWN_LENGTH
     row = train.block_length or longest + (data.max_target_length or 0 if data.target else 0)
     rows = max(2 * train.batch_size, (train.batch_tokens or 0) // row + 1)

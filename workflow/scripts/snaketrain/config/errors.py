@@ -17,6 +17,12 @@ from snaketrain.runtime.strict_json import Json
 
 MOST_NAMES = 8  # that a message lists
 LONGEST = 900  # characters of a problem
+TYPE = re.compile(
+    r"(?:list|dict|literal|nullable|constrained-\w+|function-\w+)[\[(]|function-"
+)  # of a value, as pydantic names it in a place
+SCALARS = (("int",), ("float",), ("str",), ("bool",))
+OF_SCALARS = ("int_", "float_", "string_type", "bool_")
+OTHER_TYPE = ("list_type", "dict_type", "model_type", "literal_error", "string_type")
 PLAINER = {
     "a valid dictionary": "names with their values",
     "List should have": "a list of",
@@ -49,8 +55,29 @@ def problems_of(section: type[Section], value: Json, where: str, what: str = "se
     try:
         section.model_validate({} if value is None else value)
     except ValidationError as error:
-        return [problem(item, section, where, what) for item in error.errors(include_url=False)]
+        return [problem(item, section, where, what) for item in errors_in(error)]
     return []
+
+
+def errors_in(error: ValidationError) -> list[ErrorDetails]:
+    """Pydantic's errors, by their places in the configuration.
+
+    Where a value may be of several types, pydantic has an error for each of them, with the type as a part of the place. Those of the types
+    that the value is of are kept, or else the first.
+    """
+    of_values: dict[tuple[int | str, ...], list[tuple[bool, ErrorDetails]]] = {}
+    for item in error.errors(include_url=False):
+        place = item["loc"][:-1] if item["loc"][-1:] in SCALARS and item["type"].startswith(OF_SCALARS) else item["loc"]
+        types = [number for number, part in enumerate(place) if isinstance(part, str) and TYPE.match(part)]
+        value = place[: types[0]] if types else place
+        is_of_type = bool(types and place[types[0] + 1 :]) or item["type"] not in OTHER_TYPE
+        without_types = tuple(part for number, part in enumerate(place) if number not in types)
+        of_values.setdefault(value, []).append((is_of_type, {**item, "loc": without_types}))
+    found: list[ErrorDetails] = []
+    for errors in of_values.values():
+        kept = [item for is_of_type, item in errors if is_of_type] or [errors[0][1]]
+        found += {(item["loc"], item["type"] if not item["type"].startswith(OF_SCALARS) else ""): item for item in kept}.values()
+    return found
 
 
 def problem(item: ErrorDetails, section: type[Section] = Settings, where: str = "", what: str = "setting") -> str:

@@ -13,7 +13,18 @@ from typing import NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from snaketrain.config.errors import ConfigurationError, bad_name, dotted, fields_at, from_elsewhere, near, nearest, problem, shown
+from snaketrain.config.errors import (
+    ConfigurationError,
+    bad_name,
+    dotted,
+    errors_in,
+    fields_at,
+    from_elsewhere,
+    near,
+    nearest,
+    problem,
+    shown,
+)
 from snaketrain.config.files import ALTERNATIVES, TooLarge, merged, not_plain, value_at, without, without_alternatives
 from snaketrain.config.schema import Settings
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER, sections_in
@@ -214,7 +225,7 @@ def validated(given: JsonObject) -> Validated:
         except ValidationError as error:
             if raw is given:
                 raw = copy.deepcopy(given)
-            found = error.errors(include_url=False)
+            found = errors_in(error)
             for item in found:
                 path = ".".join(map(str, item["loc"]))
                 if not follows(path, wrong):

@@ -132,6 +132,9 @@ def runs_of_sweep(sweep: str, changes: Mapping[str, Change]) -> tuple[str, ...]:
 def of_dev_sets(runs: Collection[Settings]) -> dict[str, set[str]]:
     """The values of each setting that changes which examples are in the development set."""
     return {
+        "data.train": {str(run.data.train if run.data.dev is None else None) for run in runs},
+        "data.where": {str(run.data.where) for run in runs},
+        "data.test_fraction": {str(run.data.test_fraction if run.data.dev is None and run.data.test is None else None) for run in runs},
         "data.split_seed": {str(run.data.split_seed if run.data.dev is None or run.data.limit_dev else None) for run in runs},
         "data.dev_fraction": {str(run.data.dev_fraction if run.data.dev is None else None) for run in runs},
         "data.limit_dev": {str(run.data.limit_dev) for run in runs},

@@ -57,6 +57,7 @@ DESCRIPTIONS = {  # written to report.json
     "unknown_label": "rows whose label is not among the classes; dropped",
     "not_a_number": "rows whose label is not a number; dropped",
     "single_row_class": "classes with a single training row: a header read as a row, or a misspelt label?",
+    "alike_classes": "classes whose names differ only in case, in spacing, or in how accented characters are composed: are they one?",
     "untrained_class": "development and test examples of a class that no training example has",
     "duplicate": "training examples whose text occurred before",
     "leaked_dev": "development examples whose text is also trained on",

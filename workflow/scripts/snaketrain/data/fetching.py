@@ -263,7 +263,7 @@ def _near_path(path: Path) -> str:
     missing = path
     while not missing.parent.exists():
         missing = missing.parent
-    if glob.has_magic(missing.name) or not missing.parent.is_dir():
+    if glob.has_magic(missing.name) or missing.exists() or not missing.parent.is_dir():
         return ". Correct the path."
     return nearest(missing.name, os.listdir(missing.parent)) + " Correct the path."
 

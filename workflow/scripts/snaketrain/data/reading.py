@@ -98,10 +98,8 @@ def report_unread(files: list[Path], data: Data, setting: str) -> None:
 
 def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
     """All problems of the data that can be found within seconds; `files` by split, as far as they exist."""
-    try:
-        "".encode(data.encoding)
-    except LookupError:
-        return [f"data.encoding: Python knows no encoding {data.encoding!r}. Usual ones: utf-8, latin-1, cp1252, utf-16."]
+    if unknown := _unknown_encoding(data):
+        return unknown
     problems: list[str] = []
     known = set(data.labels) if data.labels is not None else None
     for split in sorted(files, key=("train", "dev", "test").index):
@@ -113,6 +111,14 @@ def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
         except BadData as error:
             problems.append(str(error) if str(error).startswith("data.") else f"data.{split}: {error}")
     return problems
+
+
+def _unknown_encoding(data: Data) -> list[str]:
+    try:
+        "".encode(data.encoding)
+    except LookupError:
+        return [f"data.encoding: Python knows no encoding {data.encoding!r}. Usual ones: utf-8, latin-1, cp1252, utf-16."]
+    return []
 
 
 def check_columns(data: Data, split: str, files: list[tuple[Path, str]], most: int = PREVIEW_FILES) -> list[str]:
@@ -140,6 +146,8 @@ def check_columns(data: Data, split: str, files: list[tuple[Path, str]], most: i
 
 def check_inputs(data: Data, files: list[Path], further: Collection[str] = ()) -> list[str]:
     """Problems of unlabelled files that can be found within seconds: a format that is not known, a column that is missing."""
+    if unknown := _unknown_encoding(data):
+        return unknown
     try:
         for file, kind in readable(files, data)[:PREVIEW_FILES]:
             columns = read_columns(file, kind, data, str(file))

@@ -103,6 +103,7 @@ class Surveyor:
         if self.source == "train" and self.data.labels is None:
             self.refuse_headers()
             self.report_single_rows()
+            self.report_alike()
         # in an unlabelled test set missing labels are expected
         issues.merge(self.issues, without=() if found.labelled else ("missing_label",))
         return found
@@ -130,6 +131,12 @@ class Surveyor:
     def report_single_rows(self) -> None:
         single = [name for name, count in self.label_counts.items() if count == 1]
         self.issues.add_all("single_row_class", len(single), [(self.first_locations[name], name) for name in single[: DataIssues.SHOWN]])
+
+    def report_alike(self) -> None:
+        first: dict[str, str] = {}
+        pairs = [(first.setdefault(_normal(name), name), name) for name in self.label_counts]
+        alike = [(self.first_locations[name], f"{name!a} and {other!a}") for other, name in pairs if other != name]
+        self.issues.add_all("alike_classes", len(alike), alike[: DataIssues.SHOWN])
 
     def refuse_headers(self) -> None:
         """Detects a header with other names than `data.columns`: its labels occur only in first lines."""

@@ -1,6 +1,8 @@
 """Checks everything that could fail later, before any job starts: settings, names, files, columns, metrics."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -77,6 +79,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
     runs = settings_of(reading.runs)
     problems += same_in_queue(runs)
     problems += tracking(runs)
+    problems += shell_problems(runs)
     without_data = [name for name in runs if follows("data", reading.runs[name].wrong)]
     wrong = set().union(*(found.wrong for found in reading.runs.values()))
     problems += [each for each in effect_problems(runs, without_data) if not is_known(each, problems) and not follows_by_path(each, wrong)]
@@ -236,6 +239,19 @@ def tracking(runs: dict[str, Settings]) -> Iterator[str]:
             yield f"tracking.uri: {uri!r} names no file, so that nothing would be kept. Write sqlite:////absolute/path/mlflow.db, or leave it out."
         elif uri.startswith("sqlite:") and "?" in uri:
             yield f"tracking.uri: {written!r} has a question mark, which MLflow takes for the end of the path. Name a database without one."
+
+
+def shell_problems(runs: dict[str, Settings]) -> Iterator[str]:
+    """Commands that the shell cannot read, which would fail in each job, or at the end of all."""
+    given = {("bash", "compute.setup", run.compute.setup): name for name, run in runs.items() if run.compute.setup}
+    given |= {("sh", "tracking.on_end", run.tracking.on_end): name for name, run in runs.items() if run.tracking.on_end}
+    for (shell, setting, text), name in given.items():
+        if (
+            shutil.which(shell)
+            and (read := subprocess.run([shell, "-n", "-c", text], capture_output=True, text=True, errors="replace")).returncode
+        ):
+            said = (read.stderr.strip() or "a syntax error").splitlines()[0].rpartition("-c: ")[2]
+            yield f"{setting}: {shell} cannot read it ({said}). Correct its quotes, brackets and keywords. (run {name})"
 
 
 def _once(problems: Iterable[str]) -> list[str]:

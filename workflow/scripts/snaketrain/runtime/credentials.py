@@ -20,7 +20,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 from snaketrain.runtime.secret_forms import HIDDEN, SHORTEST_CHARACTERS, is_secret_name, without_secrets
 from snaketrain.runtime.strict_json import Json
@@ -102,7 +102,13 @@ def written_forms(secret: str) -> set[str]:
 
 def _written(text: str) -> Iterator[str]:
     yield from (json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1], ascii(text)[1:-1])
-    yield from (text.replace("'", "''"), text.replace("'", "'\"'\"'"), text.replace("'", r"\'"), text.replace("&", "&amp;"))
+    yield from (
+        text.replace("'", "''"),
+        text.replace("'", "'\"'\"'"),
+        text.replace("'", r"\'"),
+        text.replace("&", "&amp;"),
+        text.replace('"', '""'),
+    )
     yield from (html.escape(text), html.escape(text, quote=False), html.escape(text).replace("&#x27;", "&#39;").replace("&quot;", "&#34;"))
     raw = text.encode(errors="surrogateescape")
     yield repr(raw)[2:-1]
@@ -159,7 +165,9 @@ def _parts(value: str, of_secret_name: bool) -> Iterator[str]:
     """What somebody may read out of a value: lines, texts in JSON, the password of user:password, items of a list."""
     lines = value.splitlines()
     yield from lines if len(lines) > 1 else ()
-    yield from (match[1] for match in WITHIN.finditer(value))
+    yield from (
+        form for match in WITHIN.finditer(value) for form in (match[1], unquote(match[1]))
+    )  # as it is in the address, and without %40
     if of_secret_name:
         yield from re.split(r"[\s,;]+", value)
     if value[0] in "{[":

@@ -11,11 +11,12 @@ import os
 import site
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 from snaketrain import own
 from snaketrain.runtime.manifests import DigestCache, digest, file_digest, stamp
@@ -27,15 +28,17 @@ MANY = 100  # files of one folder, above which the folder is recorded with their
 RECORDED = "("  # begins the name of what a stage is known to load only after it has run
 ABSENT, UNSTEADY = "absent", "changed while it was read"
 # launchers and shells set these, differently for each process or host
-OF_THE_PLACE = ("SLURM", "PMI", "OMPI_", "PALS_", "PBS_", "TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "LOCAL_", "CUDA_VISIBLE_", "SNAKETRAIN_",
-                "XDG_", "SSH_", "LC_")  # fmt: skip
+OF_THE_PLACE = ("SLURM_", "PMI_", "PMIX_", "OMPI_", "PALS_", "PBS_", "TORCHELASTIC_", "CUDA_VISIBLE_", "SNAKETRAIN_", "XDG_", "SSH_", "LC_")
 # ours, which torch and Snakemake import from whichever checkout is installed
 OUR_MODULES = {"snaketrain", "snakemake_executor_plugin_slurm_steady", "snakemake_logger_plugin_snaketrain", "torchrun_handlers"}
-OF_THE_PROCESS = {"RANK", "WORLD_SIZE", "HOME", "USER", "LOGNAME", "PATH", "PWD", "OLDPWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "TMP", "TEMP",
+OF_THE_PROCESS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
+                  "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "HOME", "USER", "LOGNAME", "PATH", "PWD", "OLDPWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "TMP", "TEMP",
                   "HOSTNAME", "DISPLAY", "COLUMNS", "LINES", "LANG", "_"}  # fmt: skip
 
 _opened: dict[str, dict[str, list[int] | None]] = {}  # folder -> file -> its stamp when it was first read
 _written: set[str] = set()  # files that this process wrote itself
+_updated: set[str] = set()  # files that it opened to read and to write, as numpy.memmap does: inputs, unless they are written
+_ran: dict[str, list[int] | None] = {}  # own files that were run as modules -> their stamps then
 _variables: dict[str, str] = {}  # environment variables -> digest of what own code saw
 _named: set[str] = set()  # installed packages that the configuration names
 
@@ -47,13 +50,14 @@ def loaded_files(cache: DigestCache | None = None) -> dict[str, str]:
     """
     found = {_named_here(path): digest_of_source(source) for path, source in own.sources.copy().items()}
     for path in _plain_modules():
-        found.setdefault(_named_here(path), digest_now(path))
+        found.setdefault(_named_here(path), digest_now(path) if path not in _ran or _stamp(path) == _ran[path] else UNSTEADY)
     for folder, files in _opened.copy().items():
         if len(files) > MANY:
             found[_named_here(folder) + "/"] = digest_now(f"{folder}/")
         for path, before in files.copy().items() if len(files) <= MANY else ():
-            if path not in _written:
-                found.setdefault(_named_here(path), digest_now(path, cache) if _stamp(path) == before else UNSTEADY)
+            changed = _stamp(path) != before
+            if path not in _written and not (changed and path in _updated):
+                found.setdefault(_named_here(path), UNSTEADY if changed else digest_now(path, cache))
     return dict(sorted((found | _variables).items()))
 
 
@@ -161,15 +165,22 @@ def _installed() -> tuple[str, ...]:
 
 
 def _plain_modules() -> Iterator[str]:
-    """Own modules that were imported under their own names: found by PYTHONPATH, or installed in editable mode; not the script itself."""
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or name in ("__main__", "__mp_main__") or file in own.sources or not is_own(file):
-            continue
-        if name.partition(".")[0] in OUR_MODULES:
+    """Own modules that `own` has not compiled: found by PYTHONPATH, installed in editable mode, of C, or run by own code; not the script itself."""
+    loaded = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    run = [file for file in _ran if file not in loaded.values() and _may_hold_inputs(os.path.dirname(file), os.getcwd(), len(own.sources))]
+    for file in dict.fromkeys([*(file for name, file in loaded.items() if _is_of_user(name, loaded)), *run]):
+        if not isinstance(file, str) or file in own.sources or not is_own(file):
             continue
         if not any(part.startswith(".") for part in Path(_named_here(file)).parts):  # such as a cache of downloaded code
             yield file
+
+
+def _is_of_user(name: str, loaded: Mapping[str, object]) -> bool:
+    """Whether a module's package may be the user's; torch's compiler names what it generates as modules of torch, or of packages that do not exist."""
+    package = name.partition(".")[0]
+    if package in OUR_MODULES or package in ("__main__", "__mp_main__"):
+        return name.startswith(f"{own.__name__}.")
+    return package in loaded and not (isinstance(file := loaded[package], str) and not is_own(file))
 
 
 def _named_here(path: str) -> str:
@@ -211,9 +222,11 @@ def _install() -> None:
 
 
 def _hear(event: str, arguments: tuple[object, ...]) -> None:
-    if event == "open":
-        with suppress(Exception):  # a file that cannot be recorded can still be read
+    with suppress(Exception):  # what cannot be recorded can still be used
+        if event == "open":
             _see_open(*arguments)
+        elif event == "exec" and isinstance(code := arguments[0], CodeType) and code.co_name == "<module>" and is_own(code.co_filename):
+            _ran.setdefault(code.co_filename, _stamp(code.co_filename))  # also if Python had it compiled, and does not open it
 
 
 def _see_open(path: object, mode: object, flags: object) -> None:
@@ -223,16 +236,18 @@ def _see_open(path: object, mode: object, flags: object) -> None:
     folder, file = os.path.split(name)
     if file.startswith(".") or not _may_hold_inputs(folder, os.getcwd(), len(own.sources)):
         return
-    if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
+    if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_CREAT | os.O_TRUNC):
         _written.add(name)
         return
+    if isinstance(flags, int) and flags & os.O_RDWR:
+        _updated.add(name)
     files, special = _opened.get(folder, {}), os.path.exists(name) and not os.path.isfile(name)  # a folder, a pipe or a device
     if name not in files and len(files) <= MANY and not special and _called_by_own_code(sys._getframe(2)):
         _opened.setdefault(folder, {})[name] = _stamp(name)
 
 
 def _called_by_own_code(frame: FrameType | None) -> bool:
-    """Whether own code is the nearest caller, apart from other packages."""
+    """Whether own code is the nearest caller, apart from other packages; in a thread of a pool it is not to be seen, so that nobody else is enough."""
     while frame is not None:
         file = frame.f_code.co_filename
         if (file.startswith(LIBRARY) and file != __file__) or frame.f_globals.get("__name__") == "linecache":  # which reads for tracebacks
@@ -240,7 +255,7 @@ def _called_by_own_code(frame: FrameType | None) -> bool:
         if is_own(file):
             return True
         frame = frame.f_back
-    return False
+    return threading.current_thread() is not threading.main_thread()
 
 
 def _see_variable(name: object, value: str | None) -> None:

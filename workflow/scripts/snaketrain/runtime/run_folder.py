@@ -148,10 +148,18 @@ def of_training(settings: JsonObject) -> JsonObject:
 
 def loaded_by(folder: Path) -> dict[str, str]:
     """What own code has loaded and read, of a training that has finished, or as far as it got."""
-    if made := previous_manifest(folder):
-        return made.loaded
+    made = previous_manifest(folder)
+    return made.loaded if made else loaded_so_far(folder)
+
+
+def loaded_so_far(folder: Path) -> dict[str, str]:
+    """In all attempts until the last checkpoint: a later one need not load again what its steps follow from."""
     found = read_if_intact(folder / LOADED, "what its own code has read is not compared")
     return found["loaded"] if found else {}
+
+
+def record_loaded(folder: Path, loaded: Mapping[str, str]) -> None:
+    write_checked(folder / LOADED, {"loaded": dict(loaded)})
 
 
 def changed_own_code(job: Job) -> list[str]:
@@ -160,16 +168,18 @@ def changed_own_code(job: Job) -> list[str]:
 
 
 def recorder_of_loaded(folder: Path) -> Callable[[JsonObject], None]:
-    """For the events of a journal: with each checkpoint, what own code has loaded by then. What changes while it is read proves nothing."""
-    cache, recorded = DigestCache(folder / ".loaded", ""), dict[str, str]()
+    """For the events of a journal: with each checkpoint, what own code has loaded by then, in earlier attempts too.
+
+    What has changed while it was read stays as it was before, and is left out if that is not known.
+    """
+    cache, recorded = DigestCache(folder / ".loaded", ""), loaded_so_far(folder)
 
     def record(event: JsonObject) -> None:
         if event["event"] == "checkpoint":
-            loaded = {name: digest for name, digest in loaded_files(cache).items() if digest != UNSTEADY}
+            loaded = recorded | {name: digest for name, digest in loaded_files(cache).items() if digest != UNSTEADY}
             if loaded != recorded:
-                recorded.clear()
                 recorded.update(loaded)
-                write_checked(folder / LOADED, {"loaded": loaded})
+                record_loaded(folder, loaded)
 
     return record
 

@@ -123,18 +123,19 @@ class Job:
 
     def finish(
         self, inputs: dict[str, str], files: list[str], facts: JsonObject, started: float, versions: dict[str, str] | None = None,
-        logs: Sequence[str] = (), written: Mapping[str, str] | None = None,
+        logs: Sequence[str] = (), written: Mapping[str, str] | None = None, loaded: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Write the manifest: `files` are relative to its folder, `inputs` the content digests of the manifests that were read.
 
         `versions`: of packages, where they are not those of this process; `logs`: files that a later attempt adds lines to, and whose
-        lines until now must stay; `written`: further files, with the digests that they had when they were written, maybe by an earlier attempt.
+        lines until now must stay; `written`: further files, with the digests that they had when they were written, maybe by an earlier attempt;
+        `loaded`: what own code had loaded and read in earlier attempts.
         """
         versions = in_use() | imported_packages() if versions is None else versions
         stage, recorded = self.given.stage, {name: now for name, now in self.given.code.items() if name.startswith(RECORDED)}
         made = Manifest(
             stage, self.identity(inputs), self.given.settings, inputs, digests(self.folder, files) | dict(written or {}), facts, started,
-            logs=log_digests(self.folder, logs), loaded=loaded_files(), recorded=recorded, versions=versions,
+            logs=log_digests(self.folder, logs), loaded={**(loaded or {}), **loaded_files()}, recorded=recorded, versions=versions,
         )  # fmt: skip
         earlier = previous_manifest(self.folder)
         if not earlier or (earlier.identity, earlier.content, earlier.loaded) != (made.identity, made.content, made.loaded):

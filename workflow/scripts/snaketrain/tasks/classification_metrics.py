@@ -58,7 +58,7 @@ class TopKAccuracy(Sum):
     higher_is_better = True
 
     def __init__(self, num_classes: int, top_k: int = 5):
-        if top_k > num_classes:
+        if not 1 <= top_k <= num_classes:
             raise ValueError(f"top_k is {top_k}, but there are {num_classes} classes")
         self.top_k = top_k
 

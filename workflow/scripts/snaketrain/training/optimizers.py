@@ -198,6 +198,13 @@ def one_optimizer(
             f"{where}.use: `{setting.use}` returns {what}, not an optimizer. Name a class derived from torch.optim.Optimizer, or a function "
             "that returns one."
         )
+    given_to_it = {id(parameter) for group in members for parameter in group["params"]}
+    kept = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not sharded and (lost := given_to_it - kept):
+        raise SystemExit(
+            f"{where}.use: `{setting.use}` leaves out {len(lost)} of the {len(given_to_it)} parameters that it is given, which would not be learnt. "
+            "Pass them all to the optimizer, and name those that stay as they are in train.freeze."
+        )
     return optimizer
 
 

@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, field_validator
 
 from snaketrain.config.schema.base import Fraction, Name, OneOrMore, Positive, Section, Seed, is_null
 from snaketrain.config.schema.model import Examples, Source
 from snaketrain.labels import label_kind, label_kinds
 from snaketrain.labels.base import as_text
+from snaketrain.runtime.strict_json import Json
 
 if TYPE_CHECKING:
     LabelKindName = str
@@ -38,7 +39,7 @@ def in_order(value: dict[str, str]) -> dict[str, str]:
 def as_in_files(value: dict[str, str]) -> dict[str, str]:
     named: dict[str, str] = {}
     for label, name in value.items():
-        if not name:
+        if not name.strip():
             raise ValueError(f"the class of {label!r} has an empty name: give it one")
         if named.setdefault(as_text(label), name) != name:
             raise ValueError(f"{label!r} and another way to write it have different names: they are one label, keep one of them")
@@ -46,7 +47,24 @@ def as_in_files(value: dict[str, str]) -> dict[str, str]:
 
 
 CellByColumn = Annotated[dict[str, str], AfterValidator(in_order)]
-NameByLabel = Annotated[dict[str, str], AfterValidator(as_in_files)]
+
+
+def in_pairs(value: dict[str, str]) -> dict[str, str] | list[tuple[str, str]]:
+    """As JSON, whose keys have no order where it is compared: that of the labels numbers the classes."""
+    return value if list(value) == sorted(value) else list(value.items())
+
+
+def from_pairs(value: Json) -> Json:
+    """Of texts alone, as `in_pairs` writes them."""
+    are_pairs = (
+        isinstance(value, list) and value and all(isinstance(pair, list | tuple) and [*map(type, pair)] == [str, str] for pair in value)
+    )
+    return dict(value) if are_pairs else value
+
+
+NameByLabel = Annotated[
+    dict[str, str], AfterValidator(as_in_files), BeforeValidator(from_pairs), PlainSerializer(in_pairs, when_used="json-unless-none")
+]
 
 
 class Data(Section):

@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from snaketrain.config.errors import nearest, problems_of
 from snaketrain.config.schema import Metric as AnyMetric
 from snaketrain.config.schema import Use
 from snaketrain.config.schema.base import LARGEST, Fraction, Section
+from snaketrain.config.schema.train import with_names_of_their_own
 from snaketrain.runtime.strict_json import JsonObject
 
 # --- The arguments of `tasks/text_classification.py` as a class: how the loss weighs examples. Nothing here imports torch.
@@ -88,7 +89,7 @@ class ModuleSettings(Section):
     )
     losses: dict[str, Loss] = Field(description="losses by the name of the prediction", min_length=1)
     regularisers: list[Regulariser] = Field([], description="further terms of the loss")
-    metrics: dict[str, Metric] = Field(
+    metrics: Annotated[dict[str, Metric], AfterValidator(with_names_of_their_own)] = Field(
         {}, description="metrics by the name under which they are logged, and by which `select.metric` selects"
     )
 
@@ -120,6 +121,8 @@ class ModuleSettings(Section):
             for name in names:
                 if name not in self.predictions:
                     yield f"{where}: there is no prediction '{name}'{nearest(name, self.predictions)} `predictions` has: {', '.join(self.predictions)}"
+        if not any((*(loss.weight for loss in self.losses.values()), *(each.weight for each in self.regularisers))):
+            yield "the weights of all losses are 0, so that nothing is learnt: give one of them another weight"
         if twice := [name for name, count in Counter(self.parts).items() if count > 1]:
             yield f"two parts of the loss are named '{twice[0]}': give the regulariser another `name`"
         if twice := [name for name, count in Counter(self.logged).items() if count > 1]:

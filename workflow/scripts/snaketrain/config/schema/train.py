@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from snaketrain.config.schema.base import LARGEST, Name, NotNegative, Positive, Section, Seed, Use, is_empty, is_null
 from snaketrain.runtime.strict_json import Json
@@ -19,6 +19,15 @@ class Metric(Use):
     )
 
 
+OF_RESULTS = ("examples", "examples_digest", "low", "high", "baseline")  # columns beside the metrics in the table of the comparison
+
+
+def with_names_of_their_own(metrics: dict[str, Metric]) -> dict[str, Metric]:
+    if taken := next((name for name in metrics if name in OF_RESULTS), None):
+        raise ValueError(f"a metric cannot be named {taken!r}, as another column of the comparison is: give it another name")
+    return metrics
+
+
 def named(value: Json) -> Json:
     """Short names can be listed, `[matthews_correlation, f1]`, or be keys without a value: each is logged under its own name."""
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
@@ -30,7 +39,7 @@ def named(value: Json) -> Json:
     return {name: {"use": name} if metric is None else metric for name, metric in value.items()} if isinstance(value, dict) else value
 
 
-Metrics = Annotated[dict[Name, Metric], BeforeValidator(named)]
+Metrics = Annotated[dict[Name, Metric], BeforeValidator(named), AfterValidator(with_names_of_their_own)]
 
 
 ARGUMENTS_WITH_SETTINGS = {"lr": "train.learning_rate", "weight_decay": "train.weight_decay"}  # arguments of optimizers that are settings

@@ -176,15 +176,17 @@ def _sampling_problems(name: str, settings: Json, sweeps: list[str]) -> Iterator
         yield from found
 
 
-def _without_seed(run: Settings) -> Settings:
-    """The same for runs that a search judges together, by their mean."""
-    return run.model_copy(update={"train": run.train.model_copy(update={"seed": 0})})
+def _judged_by(run: Settings) -> str:
+    """What a search chooses by; the same for runs that it judges together, by their mean."""
+    return repr((run.data, run.model, run.train.model_copy(update={"seed": 0}), run.select.metric, run.select.mode))
 
 
 def _different_measures(name: str, runs: Mapping[str, Settings]) -> Iterator[str]:
     """Runs can only be ranked by the same metric on the same development set."""
-    if len({repr(_without_seed(run)) for run in runs.values()}) == 1:
-        only = "the sweep has a single run" if len(runs) == 1 else "the runs of the sweep differ only in train.seed"
+    if len(set(map(_judged_by, runs.values()))) == 1:
+        only = (
+            "the sweep has a single run" if len(runs) == 1 else "the runs of the sweep differ only in train.seed or in what trains nothing"
+        )
         yield f"search.{name}: {only}, so there is nothing to choose from. Remove the search, or add values."
     for setting, values in {
         "data.name": {run.data.name for run in runs.values()},

@@ -17,7 +17,7 @@ from pathlib import Path
 from snaketrain.runtime.journal import Event, all_events, as_line, last_attempt
 from snaketrain.runtime.loaded_code import changed_files
 from snaketrain.runtime.manifests import PRIVATE_FILE, write_checked, write_text
-from snaketrain.runtime.run_folder import loaded_by
+from snaketrain.runtime.run_folder import loaded_by, record_loaded
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.checkpoints.publishing import damage, publish_again
 from snaketrain.training.checkpoints.ranking import CheckpointState, read_state
@@ -175,6 +175,7 @@ def take_over(begun: Beginning, source: Source, last: int) -> Reused | None:
         if not copy_checkpoint(begun, source.folder, kept[step]) and step == last:
             clear(begun.folder)
             return None
+    record_loaded(begun.folder, loaded_by(source.folder))  # which these steps follow from
     copy_journal(source.folder / "journal.jsonl", begun.folder / "journal.jsonl", reused)
     return reused
 

@@ -15,6 +15,7 @@ BAD = [
     ({"predict/new": {"path": "trian.csv"}}, "predict.new: path 'trian.csv': no file there", "Did you mean 'train.csv'?"),
     ({"predict/new": {"path": "train.csv", "txt": "a"}}, "predict.new.txt: no such setting. Did you mean 'text'?"),
     ({"predict/new": {"path": "train.csv", "text": "txt"}}, "predict.new: ", "train.csv has no column 'txt'. It has: text, label. Did you mean 'text'?"),
+    ({"predict/new": {"path": "train.csv", "encoding": "utf-99"}}, "predict.new.encoding: Python knows no encoding 'utf-99'. Usual ones: utf-8"),
     ({"predict/new": {"path": "train.csv", "id": "key"}}, "predict.new: ", "train.csv has no column 'key'"),
     ({"predict/new": {"path": "train.csv", "columns": ["text"]}}, "predict.new.columns: names 1 columns, but the first line of input file"),
     ({"predict/new": {"path": "train.csv", "text": ["a", "b"]}}, "predict.new.text names 2 columns, but data.text names 1 (text): name as many"),

@@ -185,6 +185,13 @@ def test_wrong_settings_are_reported(search, message):
         ({"data.split_seed": [1, 2]}, "search.rate: its runs differ in data.split_seed (1, 2), so they cannot be ranked"),
         ({"data.limit_dev": [10, 20]}, "search.rate: its runs differ in data.limit_dev (10, 20), so they cannot be ranked"),
         ({"data.dev_fraction": [0.1, 0.2]}, "search.rate: its runs differ in data.dev_fraction (0.1, 0.2), so they cannot be ranked"),
+        ({"data.train": [{"path": "a.csv"}, {"path": "b.csv"}]}, "search.rate: its runs differ in data.train ("),
+        ({"data.where": [{"a": "1"}, {}]}, "search.rate: its runs differ in data.where ({'a': '1'}, {}), so they cannot be ranked"),
+        ({"compute.threads": [1, 2]}, "search.rate: the runs of the sweep differ only in train.seed or in what trains nothing"),
+        (
+            {"select.average": [1, 2], "train.seed": [0, 1]},
+            "search.rate: the runs of the sweep differ only in train.seed or in what trains",
+        ),
         ({"train.seed": [0]}, "search.rate: the sweep has a single run"),
         ({"train.seed": [0, 1]}, "search.rate: the runs of the sweep differ only in train.seed"),
         ({"train.steps": [0, 1]}, "search.rate: train.steps is 0"),
@@ -200,7 +207,11 @@ def test_runs_that_cannot_be_ranked_are_refused(sweep, message):
     ("sampling", "message"),
     [
         ({"space": {}}, "search.tuned.space: expects names with values below them, at least 1"),
-        ({"space": {"train.learning_rate": {"low": 1, "high": 1}}}, "search.tuned.space.train.learning_rate"),
+        (
+            {"space": {"train.learning_rate": {"low": 1, "high": 1}}},
+            "search.tuned.space.train.learning_rate: `low` (1) is not below `high` (1)",
+        ),
+        ({"space": {"train.learning_rate": {"low": "x", "high": 1}}}, "search.tuned.space.train.learning_rate.low: expects a valid number"),
         ({"space": {"train.seed": [1]}, "trial": 3}, "search.tuned.trial: no such setting. Did you mean 'trials'?"),
         ({"space": {"train.seed": [1]}}, "search.tuned: has sampled no runs yet. Start the workflow with"),
     ],
