@@ -61,6 +61,13 @@ def configuration() -> dict[str, Any]:
     }
 
 
+def write_part(folder: Path, number: int, rows: list[tuple[str, object]]) -> None:
+    """One of several files of training data."""
+    (folder / "raw").mkdir(exist_ok=True)
+    with open(folder / f"raw/part-{number}.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+
+
 def write_configuration(folder: Path, config: dict[str, Any]) -> None:
     (Path(folder) / "config/config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
 

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.test_shards import facts, write_part
-from pipeline.workspace import read_configuration, sentences, write_configuration
+import pytest
+from pipeline.workspace import read_configuration, sentences, write_configuration, write_part
 
 from slurm import lab
 from snaketrain.runtime.journal import all_events
+from snaketrain.runtime.manifests import read_manifest
+
+pytest.importorskip("snaketrain.extras.shards")
 
 RESOURCES = ("slurm_account=default", "slurm_partition=normal", "runtime=10", "mem_mb=500")  # four shards fit on a node
 
@@ -34,10 +37,11 @@ def test_groups_that_a_killed_workflow_left_are_adopted(cluster, tmp_path):
         lab.until(lambda: following.printed().count("was left by an earlier workflow") == 2, "it adopts both", workflow=following)
     following.finish()
 
-    (data,) = (path.name for path in (folder / "results/data").iterdir())
+    (manifest,) = folder.glob("results/data/*/manifest.json")
+    data, splits = manifest.parent.name, read_manifest(manifest).facts["splits"]
     groups = [f"rule_{data}-{stage}-{number}_{stage}" for stage in ("survey_shard", "prepare_shard") for number in (0, 1)]
     assert submitted(folder) == Counter({name: 1 for name in (*groups, f"rule_prepare_data_wildcards_{data}")})
-    assert sum(split["examples"] for split in facts(folder)["splits"].values()) == 240
+    assert sum(split["examples"] for split in splits.values()) == 240
 
 
 @contextmanager

@@ -75,6 +75,12 @@ class Greet(Stage):
     def script(self):
         return Path(__file__).with_name("greet.py")
 
+    def adds(self, stage, job):
+        return {"greeted": [self.manifest(job)]} if stage == "select_checkpoint" else {}
+
+    def adds_code(self, stage, job):
+        return [self.script] if stage == "select_checkpoint" and job in self.jobs else []
+
 
 STAGES = (Greet,)
 """,
@@ -220,6 +226,21 @@ def test_deleted_it_is_not_known(library, project):
         with_extra(library)
     assert accepted == ["default"] and unknown[0].startswith("greeting: no such section.")
     assert without[0].startswith("data.tone: no such setting.")
+
+
+ADDED = """
+import json, sys
+from snaketrain.orchestration.pipeline import Pipeline
+pipeline = Pipeline(json.loads(sys.argv[1]), reads_files=False)
+for stage in ("select_checkpoint", "train_model"):
+    print(json.dumps([pipeline.added(stage, "default"), [file.name for file in pipeline.added_code(stage, "default")]]))
+"""
+
+
+def test_it_adds_inputs_and_code_to_jobs_of_other_stages(library, project):
+    selection, training = python(library, project, ADDED, json.dumps(BASE | {"greeting": {}}))
+    assert selection == [{"greeted": ["results/runs/default/greeting/manifest.json"]}, ["greet.py"]]
+    assert training == [{}, []]
 
 
 def test_its_command_is_listed(library, project):

@@ -5,15 +5,17 @@ import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pipeline.warm_python import warm_python
 
 from snaketrain.config.schema import Data, Examples, Source
-from snaketrain.data import split_files
+from snaketrain.data import split_files, splitting
 from snaketrain.data.cells import BadData
 from snaketrain.data.fetching import fetch
 from snaketrain.data.preparing import prepare
 from snaketrain.data.reading import PREVIEW_FILES
+from snaketrain.data.splitting import Keys, among, repeated
 from snaketrain.data.tokenizer_files import PROCESSES_FROM_BYTES, copy_tokenizer, pad_token_id
 from snaketrain.runtime.manifests import read_manifest
 from snaketrain.runtime.stages import settings_words
@@ -95,6 +97,23 @@ def test_duplicates_and_leakage_agree_with_a_plain_count(prepared):
     assert issues.counts["leaked_dev"] == sum(text in seen for text in normal["dev"]) > 0
     assert issues.counts["leaked_test"] == 1
     assert issues.examples["leaked_test"] == ["test.tsv, line 2: Great movie 5"]
+
+
+@pytest.mark.parametrize("at_a_time", [1, 7, 50, 10_000])
+def test_repetitions_are_those_of_a_plain_count(monkeypatch, at_a_time):
+    monkeypatch.setattr(splitting, "AT_A_TIME", at_a_time)
+    draw = np.random.default_rng(0)
+    known = draw.integers(0, 2**64, 60, np.uint64)
+    keys, others = draw.choice(known, 200), known[50:55]
+    again = [n for n in range(200) if keys[n] in keys[:n]]
+
+    def parts(keys: np.ndarray, *ends: int) -> list[Keys]:
+        return list(map(Keys.of, np.split(keys, ends)))
+
+    assert repeated(parts(keys, 3, 3, 90), 5) == (len(again), again[:5])
+    there = [n for n in range(200) if keys[n] in others]
+    assert among(parts(keys, 100), parts(others), 5) == (len(there), there[:5])
+    assert among(parts(others[:0]), parts(keys), 5) == (0, []) and repeated([], 5) == (0, [])
 
 
 def test_copies_are_found_whatever_their_spacing_and_their_accents(prepared):

@@ -5,7 +5,6 @@ from snaketrain.orchestration import launching
 from snaketrain.orchestration.evaluation_sets import run_of, set_of
 from snaketrain.orchestration.rule_values import evaluation_options, inference_options, options, training_options
 from snaketrain.orchestration.rule_values import job_name, untracked, varying
-from snaketrain.orchestration.shards import shard_of
 
 # in front of a stage's log and its command
 logged = untracked(lambda job: launching.keep_log(show=pipeline.in_job))

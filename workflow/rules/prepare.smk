@@ -4,9 +4,9 @@
 rule prepare_data:
     input:
         check_results("prepare_data"),
+        varying(pipeline.datasets, lambda dataset: sum(pipeline.added("prepare_data", dataset).values(), [])),
         raw=varying(pipeline.datasets, pipeline.raw),
         tokenizer=varying(pipeline.datasets, pipeline.tokenizer),
-        shards=varying(pipeline.datasets, pipeline.shard_manifests),
     output:
         "results/data/{dataset}/manifest.json",
     log:
@@ -20,9 +20,10 @@ rule prepare_data:
         logged=logged,
         prepare_data=python("prepare_data"),
         settings=settings_file("prepare_data"),
+        added=untracked(lambda job: options(pipeline.added("prepare_data", job))),
     shell:
         "{params.logged} {log:q} {params.prepare_data} --output {output:q} --settings {params.settings:q} "
-        "--raw {input.raw:q} --tokenizer {input.tokenizer:q} --shards {input.shards:q} --threads {threads}"
+        "--raw {input.raw:q} --tokenizer {input.tokenizer:q} --threads {threads} {params.added}"
 
 
 # An evaluation set is prepared on its own, also the test set if it has files of its own: another one does not touch the prepared training data.

@@ -1,4 +1,4 @@
-"""Stage: split the raw data, tokenise it, and report its data issues; a dataset class is only split, and shards are only joined."""
+"""Stage: split the raw data, tokenise it, and report its data issues; a dataset class is only split."""
 
 import argparse
 import os
@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from snaketrain.config.schema import Data
+from snaketrain.data import preparation
 from snaketrain.data.reading import check, report_unread
-from snaketrain.data.shards import ARROW, parts_of, remove_others, whole_files
 from snaketrain.data.surveying import show
 from snaketrain.runtime import stages
-from snaketrain.runtime.manifests import Manifest, adopt, read_manifest, verify, write_json
+from snaketrain.runtime.manifests import adopt, read_manifest, verify, write_json
 from snaketrain.runtime.strict_json import JsonObject
 
 
@@ -21,15 +21,14 @@ def main(args: argparse.Namespace) -> None:
     os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
     data = Data.model_validate(job.given.settings["data"])
     raw, model = read_manifest(args.raw), read_manifest(args.tokenizer) if args.tokenizer else None
-    shards = list(map(read_manifest, args.shards))
-    verify(*filter(None, (model, *shards)), *([] if shards else [raw]))
     output = job.folder
     output.mkdir(parents=True, exist_ok=True)
     files = {split: [raw.folder / split / name for name in names] for split, names in raw.facts["files"].items()}
-    for split, of_split in files.items():
-        report_unread(of_split, data, f"data.{split}")
-    parts: list[Manifest] = []
     try:
+        earlier = preparation.joined(preparation.Preparation(args, data, raw, output))
+        verify(*filter(None, (model, None if earlier else raw)))
+        for split, of_split in files.items():
+            report_unread(of_split, data, f"data.{split}")
         if data.by_class:
             from snaketrain.data.preparing import prepare_items
 
@@ -38,17 +37,16 @@ def main(args: argparse.Namespace) -> None:
         elif model is None:
             raise SystemExit("prepare_data: --tokenizer is missing; only a dataset class needs none.")
         else:
-            parts = parts_of(whole_files(raw, data), shards, output) if shards else []
-            facts, report, made = _prepare(data, files, raw.folder, parts, model.folder / "files", output, args.threads)
+            facts, report, made = _prepare(data, files, raw.folder, earlier, model.folder / "files", output, args.threads)
     except ValueError as error:
         raise SystemExit(f"prepare_data: {error}") from None
     write_json(output / "report.json", report)
     show(report)
     inputs = {"raw": raw.content} | ({"tokenizer": model.content} if model else {})
-    adopt(output, {f"parts/{part.folder.name}/{name}": sha256 for part in parts for name, sha256 in part.files.items() if name in ARROW})
+    adopt(output, earlier.files if earlier else {})
     job.finish(inputs, [*made, "report.json"], facts, started)
-    if parts:
-        remove_others(output, parts, shards)
+    if earlier:
+        earlier.clean_up()
 
 
 def _arguments() -> argparse.Namespace:
@@ -57,25 +55,24 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--tokenizer", nargs="?", metavar="MANIFEST", help="manifest of the fetched tokenizer; not needed for a dataset class"
     )
-    parser.add_argument("--shards", nargs="*", default=[], metavar="MANIFEST", help="manifests of the prepared shards, if there are any")
     parser.add_argument("--threads", type=int, default=1, help="number of CPU cores to use (default: %(default)s)")
+    preparation.add_arguments(parser)
     return parser.parse_args()
 
 
 def _prepare(
-    data: Data, files: dict[str, list[Path]], root: Path, parts: list[Manifest], fetched: Path, output: Path, threads: int
+    data: Data, files: dict[str, list[Path]], root: Path, earlier: preparation.Joined | None, fetched: Path, output: Path, threads: int
 ) -> tuple[JsonObject, JsonObject, list[str]]:
-    """The facts of the manifest, those of the report, and the files that were made. `parts`: what is joined, if shards have prepared it."""
-    from snaketrain.data.preparing import join_parts, prepare
+    """The facts of the manifest, those of the report, and the files that were made. `earlier`: what other jobs have made of them."""
+    from snaketrain.data.preparing import prepare
     from snaketrain.data.tokenizer_files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
 
-    if not parts and (problems := check(data, files)):
+    if not earlier and (problems := check(data, files)):
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
     folder = output / "tokenizer"
     copied = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, data.pair)]
-    if parts:
-        found, issues = join_parts(data, parts)
-        made = [f"parts/{part.folder.name}/{name}" for part in parts for name in part.files if name in ARROW]
+    if earlier:
+        found, issues, made = earlier.found, earlier.issues, [*earlier.files]
     else:
         found, issues = prepare(data, files, root, folder, output, threads)
         made = [f"{split}.arrow" for split in found["splits"]]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 # --- Slices of large files, so that several jobs can read one: text between its lines, and Parquet between its row groups.
 
-SLICE_BYTES = 1 << 28
-MOST_SLICES = 100  # of a file: whoever reads one counts the lines before it
 BLOCK = 1 << 20
 
 
@@ -45,12 +43,6 @@ class Lines(NamedTuple):
     begin: int
     end: int
     first: int
-
-
-def slices_of(size: int, most: int = MOST_SLICES) -> list[FileSlice]:
-    """Those of a file that can be divided. They depend on nothing but the file, so that another number of shards prepares nothing again."""
-    total = max(1, min(most, -(-size // SLICE_BYTES)))
-    return [FileSlice(number, total) for number in range(total)]
 
 
 def lines_of(path: Path, file_slice: FileSlice) -> Lines:
@@ -234,7 +226,7 @@ def read_columns(path: Path, kind: str, data: Data, name: str) -> list[str] | No
     if kind == "text":
         return ["text"]
     if kind == "parquet":
-        return distinct(_parquet_file(path, name).schema_arrow.names, name)
+        return distinct(parquet_file(path, name).schema_arrow.names, name)
     if kind in ("csv", "tsv"):
         return data.columns or next((fields for _, fields in first_records(path, kind, data.encoding, name)), None)
     first = [row for _, (_, row) in zip(range(100), read_rows(path, kind, data, DataIssues(), name), strict=False)]
@@ -246,24 +238,7 @@ def first_records(path: Path, kind: str, encoding: str, name: str) -> Iterator[t
     return _placed(records(kind, _lines(path, kind, encoding, DataIssues(), name), DataIssues(), name), name)
 
 
-def slices(path: Path, data: Data) -> list[FileSlice]:
-    """Of a large file; others, and those whose rows may have several lines, are one slice."""
-    kind, size = format_of(path, data.format), path.stat().st_size
-    found = slices_of(size)
-    if len(found) > 1 and kind == "parquet":
-        return slices_of(size, _parquet_file(path, str(path)).num_row_groups)
-    if len(found) > 1 and path.suffix.lower() not in COMPRESSED and _ends_lines_as_ascii(data.encoding):
-        has_a_row_on_each_line = (kind == "jsonl" and not _is_array(path)) or (kind == "text" and data.text_unit == "line")
-        return found if has_a_row_on_each_line else [WHOLE]
-    return [WHOLE]
-
-
-def _is_array(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return file.read(1000).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
-
-
-def _ends_lines_as_ascii(encoding: str) -> bool:
+def ends_lines_as_ascii(encoding: str) -> bool:
     """UTF-16 and the like cannot be split into lines before they are decoded."""
     return "\n".encode(encoding) == b"\n"
 
@@ -277,7 +252,7 @@ def _lines(path: Path, kind: str, encoding: str, issues: DataIssues, name: str, 
             if within and isinstance(file, io.BufferedReader):
                 decoded = _decoded_by_line(read_lines(file, within), encoding)
             else:
-                decoded = _decoded_by_line(file, encoding) if _ends_lines_as_ascii(encoding) else _decoded_as_a_whole(file, encoding)
+                decoded = _decoded_by_line(file, encoding) if ends_lines_as_ascii(encoding) else _decoded_as_a_whole(file, encoding)
             for number, (line, valid) in enumerate(decoded, within.first if within else 1):
                 if not valid:
                     issues.add("bad_encoding", f"{name}, line {number}", line.strip())
@@ -316,7 +291,7 @@ def _decoded_as_a_whole(file: gzip.GzipFile | io.BufferedReader, encoding: str) 
             yield line, "\ufffd" not in line
 
 
-def _parquet_file(path: Path, name: str) -> "pyarrow.parquet.ParquetFile":
+def parquet_file(path: Path, name: str) -> "pyarrow.parquet.ParquetFile":
     import pyarrow.parquet
 
     try:
@@ -328,7 +303,7 @@ def _parquet_file(path: Path, name: str) -> "pyarrow.parquet.ParquetFile":
 def _parquet(path: Path, name: str, only: set[str] | None, file_slice: FileSlice) -> Iterator[tuple[int, JsonObject]]:
     import pyarrow
 
-    file = _parquet_file(path, name)
+    file = parquet_file(path, name)
     wanted = [column for column in distinct(file.schema_arrow.names, name) if only is None or column in only]
     first, last = file_slice.bounds(file.num_row_groups)
     number = sum(file.metadata.row_group(group).num_rows for group in range(first))

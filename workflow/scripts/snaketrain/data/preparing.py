@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -21,11 +20,10 @@ from snaketrain.data.loading import open_table, split_files
 from snaketrain.data.reading import check_columns, readable
 from snaketrain.data.reading import rows as read
 from snaketrain.data.split_files import SplitWriter, Spool, cases, in_batches, joined, progress, row_schema
-from snaketrain.data.splitting import SPLITS, Keys, among, assign, read_keys, repeated, splits_of
+from snaketrain.data.splitting import SPLITS, Keys, among, assign, repeated, splits_of
 from snaketrain.data.surveying import Survey, Surveyor, classes, text_hash
 from snaketrain.data.tokenizer import Tokenizer, token_schema
 from snaketrain.data.tokenizer_files import with_tokenizer
-from snaketrain.labels import label_kind
 from snaketrain.labels.base import Tally
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.strict_json import JsonObject
@@ -125,7 +123,7 @@ def _write(
             leaks = [(f"leaked_{split}", split, "train") for split in parts if split != "train"]
             repetitions = [*([DUPLICATE] if "train" in parts else []), *leaks, *([TEST_IN_DEV] if "test" in parts else [])]
             keys = {split: [Keys.of(of_split.view(numpy.uint64))] for split, of_split in hashes.items()}
-            _report_repetitions(repetitions, keys.__getitem__, lambda split, rows: parts[split].cases(rows), issues)
+            report_repetitions(repetitions, keys.__getitem__, lambda split, rows: parts[split].cases(rows), issues)
             report_untrained({split: label_counts(writer) for split, writer in writers.items()}, trained_on, issues)
     splits = {split: writer.facts() for split, writer in writers.items()}
     rows = {source: found.rows for source, found in surveys.items()}
@@ -180,7 +178,7 @@ def _train_labels(surveys: dict[str, Survey]) -> Iterable[str]:
     return surveys["train"].label_counts if "train" in surveys else ()
 
 
-def _report_repetitions(
+def report_repetitions(
     wanted: Iterable[tuple[str, str, str | None]], keys: Callable[[str], list[Keys]], cases_of: Callable[[str, list[int]], Iterable[Case]],
     issues: DataIssues,
 ) -> None:  # fmt: skip
@@ -211,89 +209,6 @@ def check_train(examples: int, tally: Tally[Any]) -> None:
             f"data.label: all {examples} training examples {same}: there is nothing to learn. "
             "Check `label`, `labels` and `where`, and that `limit_train` is not too small."
         )
-
-
-# --- Joins the parts of all files, which shards have prepared: their examples follow one another in the order of the files, and nothing is copied.
-
-COUNTS = ("examples", "tokens", "longest", "truncated", "target_tokens", "longest_target")  # of a split; the longest are no sums
-LARGEST = ("longest", "longest_target")
-
-
-def join_parts(data: Data, parts: list[Manifest]) -> tuple[JsonObject, DataIssues]:
-    """The facts about the splits, and the data issues; `parts` in the order of their files."""
-    rows, issues = _joined_rows(data, parts)
-    names: list[str] = parts[0].facts["label_names"]  # the same for all
-    tallies = {split: label_kind(data.label_kind).tally(names) for split in SPLITS}
-    for part in parts:
-        for split, state in part.facts["tallies"].items():
-            tallies[split].merge(state)
-    splits = {split: _joined_facts(_of(parts, split), split, tally, data.label is not None) for split, tally in tallies.items()}
-    check_train(splits["train"]["examples"], tallies["train"])
-    for split in ("dev", "test"):
-        check_share(data, split, splits[split]["examples"])
-    # equal texts of one source stay together: only files of their own can have texts of others
-    leaks = [(f"leaked_{split}", split, "train") for split in data.sources if split != "train"]
-    repetitions = [DUPLICATE, *leaks, *([TEST_IN_DEV] if data.dev else [])]
-    _report_repetitions(
-        repetitions, lambda split: read_keys((part.folder for part in _of(parts, split)), split), partial(_cases_of_parts, parts), issues
-    )
-    counts = {split: facts.get("label_counts", []) for split, facts in splits.items()}
-    nothing = numpy.array([], numpy.int64)
-    report_untrained(counts, TrainedOn(names, counts["train"], nothing, nothing), issues)
-    return {"label_names": names, "label_kind": data.label_kind, "splits": splits, "rows": rows}, issues
-
-
-def check_share(data: Data, split: str, examples: int) -> None:
-    """Few texts may leave a split empty, and a training without a development set would select nothing at its end."""
-    if not examples and getattr(data, split) is None and (fraction := getattr(data, f"{split}_fraction")):
-        raise BadData(
-            f"data.{split}: no text was drawn for it, since there are few different ones. Make `{split}_fraction` larger than {fraction}, name files "
-            f"as data.{split}, or remove `shards`, without which each split has an example at least."
-        )
-
-
-def _of(parts: list[Manifest], split: str) -> list[Manifest]:
-    return [part for part in parts if split in part.facts["splits"]]
-
-
-def _joined_rows(data: Data, parts: list[Manifest]) -> tuple[dict[str, int], DataIssues]:
-    """The rows of each source, and the data issues of all files."""
-    rows: dict[str, int] = {}
-    issues = DataIssues()
-    for source in dict.fromkeys(part.facts["source"] for part in parts):
-        of_source = [part.facts for part in parts if part.facts["source"] == source]
-        surveyor = Surveyor(source, data, None)
-        for facts in of_source:
-            surveyor.issues.merge(DataIssues.of(facts["odd"]))
-            for label, (count, location) in facts["labels"].items():
-                surveyor.label_counts[label] += count
-                surveyor.first_locations.setdefault(label, location)
-        rows[source] = sum(facts["rows"] for facts in of_source)
-        surveyor.refuse_unusable(rows[source], any(facts["labelled"] for facts in of_source))
-        if source == "train" and data.labels is None:
-            surveyor.report_single_rows()
-        issues.merge(surveyor.issues)
-    return rows, issues
-
-
-def _joined_facts(parts: list[Manifest], split: str, tally: Tally[Any], labelled: bool) -> JsonObject:
-    counts: JsonObject = {}
-    for name in COUNTS:
-        values = [facts[name] for facts in (part.facts["splits"][split] for part in parts) if name in facts]
-        if values or name in COUNTS[:4]:
-            counts[name] = max(values, default=0) if name in LARGEST else sum(values)
-    return {"labelled": labelled and counts["examples"] > 0} | counts | tally.facts()
-
-
-def _cases_of_parts(parts: list[Manifest], split: str, positions: Iterable[int]) -> Iterable[Case]:
-    parts = _of(parts, split)
-    ends = numpy.cumsum([part.facts["splits"][split]["examples"] for part in parts])
-    for position in positions:
-        number = int(numpy.searchsorted(ends, position, side="right"))
-        part = parts[number]
-        row = position - (int(ends[number - 1]) if number else 0)
-        table = open_table([part.file(f"{split}.arrow")])
-        yield f"{part.facts['file']}, line {table['line'][row].as_py()}", table["text"][row].as_py()
 
 
 # --- Which items of a dataset class make up which split: their numbers are written down, the items stay where they are.

@@ -1,7 +1,6 @@
 """Which example goes into which split, as pure functions of the rows and the settings; and which texts occur twice."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy
@@ -23,7 +22,7 @@ def assign(source: str, usable: numpy.ndarray, data: Data) -> numpy.ndarray:
     drawn = numpy.random.RandomState(data.split_seed % 2**32).permutation(numpy.flatnonzero(usable))
     parts = {source: drawn}
     if source == "train":
-        test, dev = (max(1, round(len(drawn) * fraction)) if fraction else 0 for fraction in _fractions(data))
+        test, dev = (max(1, round(len(drawn) * fraction)) if fraction else 0 for fraction in fractions(data))
         parts = {"test": drawn[:test], "dev": drawn[test : test + dev], "train": drawn[test + dev :]}
     assigned = numpy.full(len(usable), UNUSED, numpy.int8)
     for split, part in parts.items():
@@ -31,26 +30,9 @@ def assign(source: str, usable: numpy.ndarray, data: Data) -> numpy.ndarray:
     return assigned
 
 
-def _fractions(data: Data) -> tuple[float, float]:
+def fractions(data: Data) -> tuple[float, float]:
     """Of the test set and the dev set. Test comes first, so that another dev_fraction leaves it unchanged."""
     return data.test_fraction if data.test is None else 0.0, data.dev_fraction if data.dev is None else 0.0
-
-
-def assign_by_key(keys: numpy.ndarray, source: str, data: Data) -> numpy.ndarray:
-    """The number of each example's split, by its text alone: so it does not depend on other files, and equal texts are never divided."""
-    if source != "train":
-        return numpy.full(len(keys), SPLITS.index(source), numpy.int8)
-    drawn = _mixed(keys ^ _mixed(numpy.array([data.split_seed], numpy.uint64))) / 2.0**64
-    splits = numpy.array([SPLITS.index(split) for split in ("test", "dev", "train")], numpy.int8)
-    return splits[numpy.searchsorted(numpy.cumsum(_fractions(data)), drawn, side="right")]
-
-
-def _mixed(numbers: numpy.ndarray) -> numpy.ndarray:
-    """Splitmix64: maps neighbouring numbers to unrelated ones."""
-    mixed = numbers + numpy.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> numpy.uint64(31))
 
 
 # --- Which texts occur twice among any number of them: range by range of their keys, so that neither memory nor time grows faster than the data.
@@ -68,22 +50,6 @@ class Keys(NamedTuple):
     def of(cls, keys: numpy.ndarray) -> "Keys":
         order = numpy.argsort(keys, kind="stable").astype(numpy.uint32)
         return cls(keys[order], order)
-
-
-def write_keys(folder: Path, split: str, keys: numpy.ndarray) -> None:
-    import pyarrow
-
-    table = pyarrow.table(Keys.of(keys)._asdict())
-    with pyarrow.ipc.new_file(str(folder / f"{split}.keys.arrow"), table.schema) as file:
-        file.write_table(table)
-
-
-def read_keys(folders: Iterable[Path], split: str) -> list[Keys]:
-    """Memory-mapped, and by pyarrow, which keeps no file open: there may be more parts than a process may open files."""
-    from snaketrain.data.loading import open_table
-
-    tables = (open_table([folder / f"{split}.keys.arrow"]) for folder in folders)
-    return [Keys(*(table[name].chunk(0).to_numpy() for name in Keys._fields)) for table in tables if len(table)]
 
 
 def repeated(parts: Sequence[Keys], most: int) -> tuple[int, list[int]]:

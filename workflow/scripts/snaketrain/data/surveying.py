@@ -3,7 +3,6 @@
 It keeps a byte per row with a text, the state of its label, and where repetitions are looked for 8 bytes more, a hash of the text.
 """
 
-import hashlib
 import math
 import unicodedata
 from array import array
@@ -176,11 +175,6 @@ class Surveyor:
 def text_hash(texts: Iterable[str]) -> int:
     """Equal for texts with the same `normal_text`. It differs between processes."""
     return hash(normal_text(texts))
-
-
-def text_key(texts: Iterable[str]) -> int:
-    """64 bits, equal for texts with the same `normal_text`, in every process."""
-    return int.from_bytes(hashlib.blake2b(normal_text(texts).encode(), digest_size=8).digest(), "little")
 
 
 def normal_text(texts: Iterable[str]) -> str:

@@ -24,7 +24,9 @@ class TrainedModel:
     def of(cls, training: Manifest, data: Manifest) -> "TrainedModel":
         facts = training.facts
         limits = BatchLimits.of_finished(training.folder, Train.model_validate(training.settings["train"]))
-        return cls(facts["run"], training.settings | data.settings, data.facts, facts["precision"], asdict(limits))
+        # without what extras do in the preparation: the folder may be read where they are not there
+        reading = {name: value for name, value in data.settings["data"].items() if name not in Data.of_extras}
+        return cls(facts["run"], training.settings | {"data": reading}, data.facts, facts["precision"], asdict(limits))
 
     @classmethod
     def read(cls, folder: Path) -> "TrainedModel":

@@ -28,8 +28,8 @@ WITHOUT_EFFECT_ON_RESULTS = (
     "snaketrain.training.callbacks",
     "snaketrain.training.watching",
 )
-# of extras the same, and what takes over only steps that are equal
-OF_EXTRAS = re.compile(r"snaketrain\.extras\.\w+\.(stages|top_level|training)")
+# of extras the same, what takes over only steps that are equal, and what joins where `Stage.adds_code` says so
+OF_EXTRAS = re.compile(r"snaketrain\.extras\.\w+\.(stages|top_level|training|preparing)")
 OF_ANY_EXTRA = "snaketrain.extras.*."  # begins the name of what the core asks each of them for
 # they declare settings, and compute with them, such as the steps of a warm-up: what computes counts
 SCHEMA = "snaketrain.config.schema"

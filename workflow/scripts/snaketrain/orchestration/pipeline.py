@@ -16,7 +16,6 @@ from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
 from snaketrain.orchestration.known_stages import folder_of_job, stages_of
 from snaketrain.orchestration.names import data_name, initial, source_name
 from snaketrain.orchestration.rule_values import varying
-from snaketrain.orchestration.shards import Shards, dataset_of
 from snaketrain.orchestration.stage import Decision, ModelStage
 from snaketrain.orchestration.strategy_declarations import evaluation_compute, saves_shards
 from snaketrain.runtime import strict_json
@@ -46,7 +45,7 @@ class Pipeline:
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
         self.ancient: Callable[[str], str] = str  # Snakemake's mark of an input whose changes make nothing stale
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning
-        self.sets, self.shards = EvaluationSets(self.runs), Shards(self.runs.values())
+        self.sets = EvaluationSets(self.runs)
         self.stages = stages_of(self)
         self.reads_files = reads_files
         os.environ[USED_AS_SECRETS] = ",".join(sorted(variables_in(config)))  # what is printed must not have their values
@@ -152,25 +151,14 @@ class Pipeline:
     def manifest(self, stage: str, name: str = "") -> str:
         return self.stages[stage].manifest(name)
 
-    def raw(self, name: str) -> str:
-        return self.as_input("fetch_data", dataset_of(name))
-
-    def surveys(self, dataset: str) -> list[str]:
-        return [self.as_input("survey_shard", shard) for shard in self.shards.of(dataset)]
-
-    def classes(self, shard: str) -> list[str]:
-        """Empty where the settings list them, or where there are none."""
-        dataset = dataset_of(shard)
-        return [self.as_input("decide_classes", dataset)] if dataset in self.shards.deciding else []
-
-    def shard_manifests(self, dataset: str) -> list[str]:
-        return [self.as_input("prepare_shard", shard) for shard in self.shards.of(dataset)]
+    def raw(self, dataset: str) -> str:
+        return self.as_input("fetch_data", dataset)
 
     def data(self, name: str) -> str:
         return self.as_input("prepare_data", self.data_names[run_of(name)])
 
-    def tokenizer(self, name: str) -> list[str]:
-        return self._fetched(self.datasets[dataset_of(name)].tokenizer)
+    def tokenizer(self, dataset: str) -> list[str]:
+        return self._fetched(self.datasets[dataset].tokenizer)
 
     def weights(self, name: str) -> list[str]:
         return self._fetched(self.runs[run_of(name)].model.source)
@@ -185,6 +173,10 @@ class Pipeline:
     def added(self, stage: str, job: str) -> dict[str, list[str]]:
         """The manifests that other stages let a job read, by the options of its script."""
         return {option: paths for other in self.stages.values() for option, paths in other.adds(stage, job).items()}
+
+    def added_code(self, stage: str, job: str) -> list[Path]:
+        """The files that other stages let a job execute."""
+        return [file for other in self.stages.values() for file in other.adds_code(stage, job)]
 
     def data_of_set(self, name: str) -> str:
         return self.as_input("prepare_data", self.sets.prepared[name].data)

@@ -1,6 +1,5 @@
 """Checks everything that could fail later, before any job starts: settings, names, files, columns, metrics."""
 
-import contextlib
 import re
 import shutil
 import subprocess
@@ -12,9 +11,7 @@ from snaketrain.config.runs import WITH_NAMES, follows, mentions, read, settings
 from snaketrain.config.schema import Data, Settings, Source, Tracking
 from snaketrain.config.schema.evaluation import placed
 from snaketrain.config.secrets import environment_problems
-from snaketrain.data.cells import BadData
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
-from snaketrain.data.formats import slices
 from snaketrain.data.locations import address_problems
 from snaketrain.data.reading import check
 from snaketrain.orchestration import extras
@@ -122,7 +119,6 @@ def sources(run: Settings) -> Iterator[str]:
         if source and not (source.hub or getattr(source, "use", None)):
             yield from (f"{setting}: {problem}" for problem in files(setting, source))
     yield from shared_files(data)
-    yield from empty_shards(data)
     yield from without_chat_template(data)
     if run.model.source is None and ".Auto" in run.model.use:
         yield (
@@ -133,12 +129,12 @@ def sources(run: Settings) -> Iterator[str]:
 
 def evaluation_sets(run: Settings) -> Iterator[str]:
     """Sets that are not prepared yet, whose files or columns are missing, or whose files are trained on."""
-    trained_on = {file.resolve() for file in _local_files(run.data).get("train", ())}
+    trained_on = {file.resolve() for file in local_files(run.data).get("train", ())}
     for name, reading in run.sets.items():
         if Path(f"results/sets/{set_name(name, reading, run.data)}/manifest.json").exists() or reading.by_class:
             continue
         problems = [f"evaluation_sets.{name}: {each}" for each in files("", reading.sources["test"])] if name != "test" else []
-        if (given := _local_files(reading)) and not problems:
+        if (given := local_files(reading)) and not problems:
             problems = [placed(name, problem) for problem in check(reading, given)]
         yield from problems
         same_rows = name != "test" and reading.where == run.data.where
@@ -173,28 +169,13 @@ def without_chat_template(data: Data) -> Iterator[str]:
 
 def shared_files(data: Data) -> Iterator[str]:
     """Files that are used both for training and for evaluation: the metrics would measure memorisation."""
-    given = {split: {file.resolve() for file in found} for split, found in _local_files(data).items()}
+    given = {split: {file.resolve() for file in found} for split, found in local_files(data).items()}
     for split in ("dev", "test"):
         if both := sorted(given.get("train", set()) & given.get(split, set())):
             yield f"data.{split}: {both[0]} is among the files of data.train too. Name others, or leave out data.{split} to split it off from data.train."
 
 
-def empty_shards(data: Data) -> Iterator[str]:
-    """More shards than files and slices of large ones: a hub's files are counted when they are fetched."""
-    if not data.shards:
-        return
-    given = {split: files for split, files in _local_files(data.for_training).items() if files}
-    with contextlib.suppress(BadData, LookupError, OSError):  # a file or an encoding that cannot be read is reported elsewhere
-        count = sum(len(slices(file, data)) for files in given.values() for file in files)
-        if count < data.shards and len(given) == len(data.for_training.sources):
-            of = " and ".join(f"data.{split}" for split in given)
-            yield (
-                f"data.shards: {data.shards} is more than the files of {of}, with the slices of large ones: {count}. Set data.shards: {count}. Only JSON "
-                "lines, plain text by line and Parquet are divided: a large file of another format, such as CSV, must be given as several files."
-            )
-
-
-def _local_files(data: Data) -> dict[str, list[Path]]:
+def local_files(data: Data) -> dict[str, list[Path]]:
     """The local files of each split: a hub's are not fetched yet, and a dataset class has none."""
     given: dict[str, list[Path]] = {}
     for split, source in of_splits(data).items():
@@ -237,7 +218,7 @@ def beginning(file: Path) -> bytes:
 
 def readable(data: Data) -> list[str]:
     """Problems found by reading the beginning of the files."""
-    return [] if data.by_class else check(data, _local_files(data))
+    return [] if data.by_class else check(data, local_files(data))
 
 
 def tracking(runs: dict[str, Settings]) -> Iterator[str]:

@@ -20,8 +20,6 @@ from snaketrain.runtime.provenance import differing
 from snaketrain.runtime.run_folder import damaged_log
 from snaketrain.runtime.stages import versions_of
 
-PREPARING = ("fetch_data", "fetch_model", "fetch_input", "survey_shard", "decide_classes", "prepare_shard", "prepare_data", "prepare_set")
-
 
 class Repairs:
     """Checks earlier results without changing anything, and reports each problem once."""
@@ -105,7 +103,9 @@ class Repairs:
 
         Only if no other stage has to run: Snakemake does not check whether a stage is stale if it depends on one that runs.
         """
-        return stage in PREPARING and self.needed(stage, name) and self.current(stage, name) and self._all_is_done()
+        return (
+            self.pipeline.stages[stage].is_reproducible and self.needed(stage, name) and self.current(stage, name) and self._all_is_done()
+        )
 
     def _all_is_done(self) -> bool:
         runs, decisions = self.pipeline.finishing(), self.pipeline.decisions

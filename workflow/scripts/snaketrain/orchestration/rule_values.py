@@ -52,15 +52,6 @@ class Scheduler(Protocol):
     running: Container[Job | GroupJob]
 
 
-class GroupSettings(Protocol):
-    group_components: Mapping[str, int]  # how many unconnected jobs make up a group, by its name
-
-
-class Workflow(Protocol):
-    group_settings: GroupSettings
-    parent_groupids: dict[str, str]
-
-
 # --- Values of a rule that may differ from job to job, in the form that is cheapest for Snakemake.
 #
 # It calls a function a dozen times for each job, and inspects its signature each time: with a thousand runs that took a third of

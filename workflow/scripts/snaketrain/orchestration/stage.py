@@ -31,6 +31,7 @@ class Stage:
     folder: ClassVar[str]  # of its results, below results/; {} is a part of the job's name
     works_on: ClassVar[str] = "run"  # for messages
     part_of: ClassVar[str] = ""  # the stage in whose folder its jobs work, `<run>/<part>`: they are parts of that one's job
+    is_reproducible: ClassVar[bool] = False  # whether it makes the same files again, byte for byte
     label_classes: ClassVar[tuple[str, ...]] = LABEL_CLASSES  # that its script uses
 
     def __init__(self, pipeline: "Pipeline"):
@@ -64,6 +65,10 @@ class Stage:
         """What the job of another stage reads besides what its own rule names, as for extras: manifests, by options of its script."""
         return {}
 
+    def adds_code(self, stage: str, job: str) -> list[Path]:
+        """What the job of another stage executes besides what its own script imports, if its result depends on that."""
+        return []
+
     # --- what its results depend on
 
     def reads(self, job: str) -> Reads:
@@ -75,8 +80,8 @@ class Stage:
         return {}
 
     def code(self, job: str) -> dict[str, str]:
-        """Digests of the script, of own code, and of all that these import."""
-        return self._digests(self.script, *self.own_code(job))
+        """Digests of the script, of own code, of what other stages add, and of all that these import."""
+        return self._digests(self.script, *self.own_code(job), *self.pipeline.added_code(self.name, job))
 
     def has_same_settings(self, job: str, made: Manifest) -> bool:
         """Whether settings and code are those with which its results were made."""

@@ -11,7 +11,6 @@ from snaketrain.orchestration.evaluation_sets import set_of
 from snaketrain.orchestration.named_code import train_settings
 from snaketrain.orchestration.names import initial
 from snaketrain.orchestration.own_files import class_files, code_of_evaluation, code_of_training, dataset_classes, of_splits
-from snaketrain.orchestration.shards import dataset_of, shard_of
 from snaketrain.orchestration.stage import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.strategy_declarations import compared_strategy
 from snaketrain.runtime.strict_json import JsonObject
@@ -21,6 +20,8 @@ from snaketrain.runtime.strict_json import JsonObject
 
 class FetchOne(Stage):
     """The files of a source."""
+
+    is_reproducible = True
 
     @property
     def script(self) -> Path:
@@ -32,6 +33,7 @@ class FetchOne(Stage):
 
 class FetchData(Stage):
     name, folder, works_on = "fetch_data", "raw/{}", "data set"
+    is_reproducible = True
 
     @property
     def jobs(self) -> Collection[str]:
@@ -68,18 +70,19 @@ class FetchInput(FetchOne):
         return {"source": self.pipeline.inputs[job]}
 
 
-# --- prepare: tokenize and index data, in one job or in shards
+# --- prepare: tokenize and index data
 
 
 class Prepare(Stage):
+    is_reproducible = True
     label_classes = ("Parser", "Tally")
 
     def reading(self, job: str) -> Data:
         """The settings by which examples are read."""
-        return self.pipeline.datasets[dataset_of(job)]
+        return self.pipeline.datasets[job]
 
     def raw(self, job: str) -> Reads:
-        return {"raw": ("fetch_data", dataset_of(job))}
+        return {"raw": ("fetch_data", job)}
 
     def settings(self, job: str) -> JsonObject:
         return {"data": self.reading(job).as_json}
@@ -87,40 +90,6 @@ class Prepare(Stage):
     def own_code(self, job: str) -> list[Path]:
         reading = self.reading(job)
         return [*class_files(dataset_classes(reading)), label_kind_file(reading.label_kind)]
-
-
-class SurveyShard(Prepare):
-    name, folder, works_on = "survey_shard", "data/{}/surveys/{}", "shard to survey"
-
-    @property
-    def jobs(self) -> Collection[str]:
-        return self.pipeline.shards.surveyed
-
-    def reads(self, job: str) -> Reads:
-        return self.raw(job)
-
-
-class DecideClasses(Prepare):
-    name, folder, works_on = "decide_classes", "data/{}/classes", "data set with shards and without `labels`"
-
-    @property
-    def jobs(self) -> Collection[str]:
-        return self.pipeline.shards.deciding
-
-    def reads(self, job: str) -> Reads:
-        return {shard_of(shard): ("survey_shard", shard) for shard in self.pipeline.shards.of(job)}
-
-
-class PrepareShard(Prepare):
-    name, folder, works_on = "prepare_shard", "data/{}/shards/{}", "shard"
-
-    @property
-    def jobs(self) -> Collection[str]:
-        return self.pipeline.shards.names
-
-    def reads(self, job: str) -> Reads:
-        decided = {"classes": ("decide_classes", dataset_of(job))} if dataset_of(job) in self.pipeline.shards.deciding else {}
-        return self.raw(job) | fetched(tokenizer=self.reading(job).tokenizer) | decided
 
 
 class PrepareData(Prepare):
@@ -253,6 +222,5 @@ class CompareRuns(Stage):
 
 
 CORE: tuple[type[Stage], ...] = (
-    FetchData, FetchModel, FetchInput, SurveyShard, DecideClasses, PrepareShard, PrepareData, PrepareSet, TrainModel,
-    SelectCheckpoint, EvaluateModel, EvaluateSet, CompareRuns,
+    FetchData, FetchModel, FetchInput, PrepareData, PrepareSet, TrainModel, SelectCheckpoint, EvaluateModel, EvaluateSet, CompareRuns,
 )  # fmt: skip

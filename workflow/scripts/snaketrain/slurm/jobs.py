@@ -12,11 +12,11 @@ NAME_LENGTH = 60  # hundreds of names are one argument of squeue
 
 
 OF_A_RUN = ("train_model", "select_checkpoint", "evaluate_model")  # what a run may have in one job, in the order in which it runs
-OF_SHARDS = ("survey_shard", "prepare_shard")  # several shards may be one job
 GROUP = re.compile(
-    "rule_(?P<name>(?!.*_wildcards_).+?)_"
-    f"(?P<stages>(evaluate_model_|select_checkpoint_)*(evaluate_model|select_checkpoint|train_model)|{'|'.join(OF_SHARDS)})"
+    "rule_(?P<name>(?!.*_wildcards_).+?)_(?P<stages>(evaluate_model_|select_checkpoint_)*(evaluate_model|select_checkpoint|train_model))"
 )
+# Several jobs of one stage may be one, too: their group is named `...-<stage>-<number>`.
+GROUP_OF_STAGE = re.compile(r"rule_(?P<name>(?!.*_wildcards_).+-(?P<stages>[a-z_]+)-\d+)_(?P=stages)")
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,10 @@ class Work:
 
     @classmethod
     def of(cls, comment: str) -> "Work":
-        if group := GROUP.fullmatch(comment):  # the run or the shards, and the stages in the order of the alphabet
-            stages = tuple(stage for stage in (*OF_A_RUN, *OF_SHARDS) if stage in group["stages"])
-            return cls(stages, group["name"], is_group=True)
+        if group := GROUP_OF_STAGE.fullmatch(comment):
+            return cls((group["stages"],), group["name"], is_group=True)
+        if group := GROUP.fullmatch(comment):  # the run, and the stages in the order of the alphabet
+            return cls(tuple(stage for stage in OF_A_RUN if stage in group["stages"]), group["name"], is_group=True)
         stage, _, name = comment.removeprefix("rule_").partition("_wildcards_")
         return cls((stage,), name)
 

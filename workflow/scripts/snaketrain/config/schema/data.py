@@ -116,14 +116,6 @@ class Data(Section):
     limit_train: Positive | None = Field(None, description="use only this many training examples, drawn by `split_seed`")
     limit_dev: Positive | None = Field(None, description="the same for the development examples")
     limit_test: Positive | None = Field(None, description="the same for the test examples")
-    shards: Positive | None = Field(
-        None,
-        exclude_if=is_null,
-        le=10_000,
-        description="for large data: prepare the files in this many jobs, each file once, and large ones in slices (not CSV and TSV, which are not divided); dev and "
-        "test are then split off by a hash of each text. "
-        "The number of jobs does not change the result; null: one job, and a split drawn among all rows",
-    )
     tokenizer: Source | None = Field(None, description="a folder with `tokenizer.json`; needed for text, not for a dataset class")
     max_length: Positive | None = Field(
         128,
@@ -157,10 +149,9 @@ class Data(Section):
 
     @property
     def for_training(self) -> "Data":
-        """What is prepared for the training: everything but a separate test set. All numbers of shards are equal, since they give the same result."""
-        without_test = {"test": None, "test_fraction": 0.0, "limit_test": None} if self.has_own_test_set else {}
-        one_shard = {"shards": 1} if self.shards else {}
-        return self.model_copy(update={**without_test, **one_shard}) if without_test or one_shard else self
+        """What is prepared for the training: everything but a separate test set."""
+        without_test = {"test": None, "test_fraction": 0.0, "limit_test": None}
+        return self.model_copy(update=without_test) if self.has_own_test_set else self
 
     @property
     def finds_classes(self) -> bool:
@@ -169,15 +160,15 @@ class Data(Section):
 
     def of_set(self, examples: Examples, limit: int | None, **differences: object) -> "Data":
         """How an evaluation set is read: as a single split, `test`, with the settings of the training data except for `differences`."""
-        nothing_else = {
+        nothing_else: dict[str, object] = {
             "train": None,
             "dev": None,
             "limit_train": None,
             "limit_dev": None,
             "dev_fraction": 0.0,
             "test_fraction": 0.0,
-            "shards": None,
         }
+        nothing_else |= {name: type(self).model_fields[name].default for name in self.of_extras}
         return self.model_copy(update={**nothing_else, "test": examples, "limit_test": limit, **differences})
 
     @property
@@ -219,7 +210,6 @@ class Data(Section):
         yield from self._target_problems()
         yield from self._message_problems()
         yield from self._split_problems()
-        yield from self._shard_problems()
         yield from self._language_modelling_problems()
 
     def _unread_settings(self) -> Iterator[str]:
@@ -291,17 +281,6 @@ class Data(Section):
             yield "`labels` is missing: without `train` it must list the classes of the model in their order, such as {0: negative, 1: positive}"
         if (0 if self.dev else self.dev_fraction) + (0 if self.test else self.test_fraction) >= 1:
             yield "`dev_fraction` and `test_fraction` together leave nothing to train on"
-
-    def _shard_problems(self) -> Iterator[str]:
-        if self.shards is None:
-            return
-        if self.by_class:
-            yield "`shards` divides files among jobs, but the examples come from a dataset class: remove `shards`"
-        if self.train is None:
-            yield "`shards` divides the files of `train`, which is not given: remove `shards`"
-        prepared_together = ("train", "dev") if self.has_own_test_set else ("train", "dev", "test")
-        if limits := [f"`limit_{split}`" for split in prepared_together if getattr(self, f"limit_{split}") is not None]:
-            yield f"{limits[0]} draws from all rows, but with `shards` each file is prepared separately: remove one of them"
 
     def _language_modelling_problems(self) -> Iterator[str]:
         if self.label is None:

@@ -1,4 +1,4 @@
-"""Prepared data as batches. Here, without torch: the files of prepared texts, one for each split, or with `data.shards` one for each part of it."""
+"""Prepared data as batches. Here, without torch: the files of prepared texts, one for each split, or one for each part of it."""
 
 from collections.abc import Sequence
 from pathlib import Path

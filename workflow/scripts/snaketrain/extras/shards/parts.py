@@ -20,12 +20,13 @@ import pyarrow.compute
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.reading import check_columns, readable, rows
-from snaketrain.data.shards import RawFile
 from snaketrain.data.split_files import SplitWriter, in_batches, progress, row_schema
-from snaketrain.data.splitting import SPLITS, assign_by_key, splits_of, write_keys
-from snaketrain.data.surveying import Surveyor, classes, text_key
+from snaketrain.data.splitting import SPLITS, splits_of
+from snaketrain.data.surveying import Surveyor, classes
 from snaketrain.data.tokenizer import Tokenizer, TokensDiffer
 from snaketrain.data.tokenizer_files import copy_tokenizer, with_tokenizer
+from snaketrain.extras.shards.dealing import RawFile
+from snaketrain.extras.shards.keys import assign_by_key, text_key, write_keys
 from snaketrain.labels.base import VALID, WITHHELD
 from snaketrain.runtime.manifests import Manifest, damage, digests, read_manifest, write_checked
 from snaketrain.runtime.strict_json import JsonObject

@@ -10,9 +10,10 @@ import pytest
 from snaketrain.config.schema import Data
 from snaketrain.data import formats
 from snaketrain.data.cells import BadData, DataIssues
-from snaketrain.data.formats import WHOLE, FileSlice, slices
+from snaketrain.data.formats import WHOLE, FileSlice
 from snaketrain.data.reading import rows
-from snaketrain.data.shards import Shard, raw_files
+from snaketrain.extras.shards import dealing
+from snaketrain.extras.shards.dealing import Shard, raw_files, slices
 from snaketrain.runtime.manifests import Manifest
 
 pytestmark = pytest.mark.lengthy
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.lengthy
 
 @pytest.fixture(autouse=True)
 def of_a_hundred_bytes(monkeypatch):
-    monkeypatch.setattr(formats, "SLICE_BYTES", 100)
+    monkeypatch.setattr(dealing, "SLICE_BYTES", 100)
     monkeypatch.setattr(formats, "BLOCK", 64)
 
 

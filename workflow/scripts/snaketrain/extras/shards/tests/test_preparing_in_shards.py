@@ -11,20 +11,23 @@ import numpy as np
 import pytest
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema import Data
-from snaketrain.data import formats, splitting
+from snaketrain.config.schema import Data, Examples
 from snaketrain.data.cells import BadData
-from snaketrain.data.formats import slices
 from snaketrain.data.loading import split_files
 from snaketrain.data.loading.examples import TextExamples
-from snaketrain.data.parts import prepare_parts
-from snaketrain.data.preparing import TrainedOn, join_parts, prepare
-from snaketrain.data.shards import RawFile, decide_classes, parts_of, survey_file
-from snaketrain.data.splitting import Keys, among, assign_by_key, repeated
-from snaketrain.data.surveying import text_hash, text_key
+from snaketrain.data.preparing import TrainedOn, prepare
+from snaketrain.data.surveying import text_hash
 from snaketrain.data.tokenizer_files import copy_tokenizer
 from snaketrain.evaluation.scoring import ScoredSet
+from snaketrain.evaluation.trained_model import TrainedModel
+from snaketrain.extras.shards import dealing
+from snaketrain.extras.shards.classes import decide_classes, survey_file
+from snaketrain.extras.shards.dealing import RawFile, slices
+from snaketrain.extras.shards.joining import join_parts, parts_of
+from snaketrain.extras.shards.keys import assign_by_key, text_key
+from snaketrain.extras.shards.parts import prepare_parts
 from snaketrain.orchestration.names import data_name
+from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.manifests import Manifest, digest
 
@@ -187,7 +190,7 @@ def test_shards_that_do_not_have_each_file_once_are_refused(folder, monkeypatch)
     """As where a large file grew between two jobs, which then deal other slices."""
     made = folder()
     whole = made.files()
-    monkeypatch.setattr(formats, "SLICE_BYTES", 3000)
+    monkeypatch.setattr(dealing, "SLICE_BYTES", 3000)
     parts = made.parts()
     names = [part.folder.name for part in parts]
 
@@ -227,7 +230,7 @@ def test_a_large_file_in_slices_is_prepared_as_a_whole_one(folder, monkeypatch, 
     made = folder(**changes)
     made.write("part-1.jsonl", [{"text": "film film", "label": "no"}] * 2 + rows(0, 70))
     splits, facts, issues = made.prepared()
-    monkeypatch.setattr(formats, "SLICE_BYTES", 1500)
+    monkeypatch.setattr(dealing, "SLICE_BYTES", 1500)
     assert len(files := made.files()) > 6 and files[-1].title.startswith("train/part-2.jsonl, slice ")
     sliced = made.prepared()
     for split in SPLITS:
@@ -235,23 +238,6 @@ def test_a_large_file_in_slices_is_prepared_as_a_whole_one(folder, monkeypatch, 
     assert sliced[1:] == (facts, issues)
     _, shown = join_parts(made.data, made.parts())
     assert "train/part-1.jsonl, line 2: film film" in shown.examples["duplicate"]
-
-
-@pytest.mark.parametrize("at_a_time", [1, 7, 50, 10_000])
-def test_repetitions_are_those_of_a_plain_count(monkeypatch, at_a_time):
-    monkeypatch.setattr(splitting, "AT_A_TIME", at_a_time)
-    draw = np.random.default_rng(0)
-    keys = np.array([text_key([str(number)]) for number in draw.integers(0, 60, 200)], np.uint64)
-    others = np.array([text_key([str(number)]) for number in range(50, 55)], np.uint64)
-    again = [n for n in range(200) if keys[n] in keys[:n]]
-
-    def parts(keys: np.ndarray, *ends: int) -> list[Keys]:
-        return list(map(Keys.of, np.split(keys, ends)))
-
-    assert repeated(parts(keys, 3, 3, 90), 5) == (len(again), again[:5])
-    there = [n for n in range(200) if keys[n] in others]
-    assert among(parts(keys, 100), parts(others), 5) == (len(there), there[:5])
-    assert among(parts(others[:0]), parts(keys), 5) == (0, []) and repeated([], 5) == (0, [])
 
 
 def test_repetitions_are_shown_with_their_places(folder):
@@ -306,6 +292,39 @@ def test_the_number_of_shards_is_not_part_of_the_name():
 
     assert name(shards=2) == name(shards=5) != name(shards=None)
     assert name(shards=2, test={"path": "t"}) == name(shards=3, test={"path": "u"})
+
+
+def test_an_evaluation_set_is_the_same_whether_or_not_the_training_data_is_prepared_in_shards():
+    def reading(**changes) -> dict:
+        data = Data.model_validate(DATA | changes)
+        return data.of_set(Examples(path="further.jsonl"), None).as_json
+
+    assert reading(shards=2) == reading(shards=None) and "shards" not in reading(shards=2)
+
+
+def test_a_trained_model_can_be_read_where_this_extra_is_not_there(tmp_path):
+    settings = {"data": Data.model_validate(DATA).as_json}
+    prepared = Manifest("prepare_data", "", settings, {}, {}, {})
+    facts = {"run": "small", "precision": "fp32"}
+    training = Manifest("train_model", "", {"train": {}, "model": {}}, {}, {}, facts, path=str(tmp_path / "manifest.json"))
+    TrainedModel.of(training, prepared).write(tmp_path)
+    found = TrainedModel.read(tmp_path)
+    assert found.settings["data"] == {name: value for name, value in settings["data"].items() if name != "shards"} != settings["data"]
+    assert found.data.max_length == 6
+
+
+def test_a_change_of_how_shards_are_joined_prepares_no_file_again():
+    """It concerns `prepare_data` alone, and only of data in shards."""
+    pipeline = Pipeline({"data": DATA, "runs": {"whole": {"data.shards": None}, "shards": {}}}, reads_files=False)
+    whole, in_shards = (pipeline.data_names[run] for run in ("whole", "shards"))
+    code = {name: pipeline.stages["prepare_data"].code(name) for name in (whole, in_shards)}
+    assert code[in_shards].keys() - code[whole].keys() >= {"snaketrain.extras.shards.joining", "snaketrain.extras.shards.keys"}
+    assert not any(name.startswith("snaketrain.extras.shards") for name in code[whole])
+    shards = pipeline.stages["prepare_shard"]
+    assert list(shards.jobs) == [f"{in_shards}/0000{number}-of-00002" for number in (0, 1)]
+    assert not any(name.endswith(".joining") for job in shards.jobs for name in shards.code(job))
+    assert pipeline.added("prepare_data", in_shards)["shards"] == list(map(shards.manifest, shards.jobs))
+    assert pipeline.added("prepare_data", whole)["shards"] == []
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 import argparse
 import os
+import sys
 import time
 from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
 from snaketrain.config.schema import Data
-from snaketrain.data.shards import RawFile, Shard
+from snaketrain.extras.shards.dealing import RawFile, Shard
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import Manifest, adopt, digest, file_digest, read_manifest, verify
 
@@ -38,8 +42,8 @@ def main(args: argparse.Namespace) -> None:
 def _prepare(
     job: stages.Job, data: Data, files: list[RawFile], raw: Manifest, model: Manifest, decided: Manifest | None, threads: int
 ) -> dict[str, Manifest]:
-    from snaketrain.data.parts import prepare_parts
     from snaketrain.data.tokenizer_files import tokenizer_folder
+    from snaketrain.extras.shards.parts import prepare_parts
 
     classes: list[str] = decided.facts["classes"] if decided else []
     shared = digest(job.given.settings, job.given.code, model.content, classes)

@@ -1,21 +1,26 @@
-# With `data.shards`: prepares the files of a data set in several jobs, which `prepare_data` joins. Where the settings list no classes, the
-# labels in all shards are surveyed first.
+# Where the settings list no classes, the labels in all shards are surveyed before they are prepared.
+raw_of_shard = lambda shard: pipeline.raw(dataset_of(shard))
+tokenizer_of_shard = lambda shard: pipeline.tokenizer(dataset_of(shard))
 
 
 localrules:
     decide_classes,
 
 
+wildcard_constraints:
+    shard="[^/]+",
+
+
 rule survey_shard:
     input:
         check_results("survey_shard"),
-        raw=varying(pipeline.shards.surveyed, pipeline.raw),
+        raw=varying(shards.surveyed, raw_of_shard),
     output:
         "results/data/{dataset}/surveys/{shard}/manifest.json",
     log:
         "logs/survey_shard/{dataset}/{shard}.log",
     group:
-        pipeline.shards.group(workflow, "survey_shard")
+        group_of_shards(workflow, "survey_shard")
     resources:
         mpi="",  # as in prepare_data
     params:
@@ -32,7 +37,7 @@ rule survey_shard:
 rule decide_classes:
     input:
         check_results("decide_classes"),
-        surveys=varying(pipeline.shards.deciding, pipeline.surveys),
+        surveys=varying(shards.deciding, pipeline.stages["decide_classes"].surveys),
     output:
         "results/data/{dataset}/classes/manifest.json",
     log:
@@ -50,15 +55,15 @@ rule decide_classes:
 rule prepare_shard:
     input:
         check_results("prepare_shard"),
-        raw=varying(pipeline.shards.names, pipeline.raw),
-        tokenizer=varying(pipeline.shards.names, pipeline.tokenizer),
-        classes=varying(pipeline.shards.names, pipeline.classes),
+        raw=varying(shards.names, raw_of_shard),
+        tokenizer=varying(shards.names, tokenizer_of_shard),
+        classes=varying(shards.names, pipeline.stages["prepare_shard"].classes),
     output:
         "results/data/{dataset}/shards/{shard}/manifest.json",
     log:
         "logs/prepare_shard/{dataset}/{shard}.log",
     group:
-        pipeline.shards.group(workflow, "prepare_shard")
+        group_of_shards(workflow, "prepare_shard")
     resources:
         mpi="",  # as in prepare_data
     params:

@@ -1,11 +1,16 @@
 """Stage: find the labels in a shard of the training files, where `data.labels` does not list the classes."""
 
 import argparse
+import sys
 import time
 from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
 from snaketrain.config.schema import Data
-from snaketrain.data.shards import Shard, survey_file
+from snaketrain.extras.shards.classes import survey_file
+from snaketrain.extras.shards.dealing import Shard
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import digest, read_manifest, verify
 from snaketrain.runtime.strict_json import JsonObject

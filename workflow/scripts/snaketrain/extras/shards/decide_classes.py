@@ -1,11 +1,15 @@
 """Stage: decide on the classes of all shards, from the labels that were found in them."""
 
 import argparse
+import sys
 import time
 from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
 from snaketrain.config.schema import Data
-from snaketrain.data.shards import decide_classes
+from snaketrain.extras.shards.classes import decide_classes
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import read_manifest
 

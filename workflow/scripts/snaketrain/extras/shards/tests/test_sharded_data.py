@@ -1,26 +1,18 @@
 """Data prepared in shards, by a real workflow: only what changed is prepared again."""
 
-import csv
 import json
 import sys
 from pathlib import Path
 
 import pytest
-
 from pipeline.test_staleness import configure, dry_run, jobs_in
-from pipeline.workspace import REPOSITORY, configuration, make_workspace, sentences, snakemake
+from pipeline.workspace import REPOSITORY, configuration, make_workspace, sentences, snakemake, write_part
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 import kill_preparation
 
 PREPARES = {"survey_shard", "decide_classes", "prepare_shard", "prepare_data"}
-
-
-def write_part(folder: Path, number: int, rows: list[tuple[str, object]]) -> None:
-    (folder / "raw").mkdir(exist_ok=True)
-    with open(folder / f"raw/part-{number}.csv", "w", newline="") as file:
-        csv.writer(file).writerows([("text", "label"), *rows])
 
 
 @pytest.fixture(scope="module")
