@@ -96,15 +96,15 @@ def report_unread(files: list[Path], data: Data, setting: str) -> None:
         print(f"{setting}: {unread}: {first_of(names)}", flush=True)
 
 
-def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
-    """All problems of the data that can be found within seconds; `files` by split, as far as they exist."""
+def check(data: Data, files: dict[str, list[Path]], needs_labels: bool = False) -> list[str]:
+    """All problems of the data that can be found within seconds; `files` by split, as far as they exist. `needs_labels`: the test set does, too."""
     if unknown := _unknown_encoding(data):
         return unknown
     problems: list[str] = []
     known = set(data.labels) if data.labels is not None else None
     for split in sorted(files, key=("train", "dev", "test").index):
         try:
-            found = check_columns(data, split, readable(files[split], data))
+            found = check_columns(data, split, readable(files[split], data), needs_labels=needs_labels)
             if not found:
                 found, known = _preview(data, split, files[split], known)
             problems += found
@@ -121,11 +121,13 @@ def _unknown_encoding(data: Data) -> list[str]:
     return []
 
 
-def check_columns(data: Data, split: str, files: list[tuple[Path, str]], most: int = PREVIEW_FILES) -> list[str]:
+def check_columns(
+    data: Data, split: str, files: list[tuple[Path, str]], most: int = PREVIEW_FILES, needs_labels: bool = False
+) -> list[str]:
     needed = [(f"data.{data.setting_of(name)}", column) for name, column in data.text_columns.items()] + [
         ("data.where", column) for column in data.where
     ]
-    if data.label and split != "test":  # a test set may come without labels
+    if data.label and (needs_labels or split != "test"):  # a test set may come without labels
         needed.append(("data.label", data.label))
     for file, kind in files[:most]:
         columns = read_columns(file, kind, data, str(file))

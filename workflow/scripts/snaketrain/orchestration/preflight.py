@@ -135,7 +135,7 @@ def evaluation_sets(run: Settings) -> Iterator[str]:
             continue
         problems = [f"evaluation_sets.{name}: {each}" for each in files("", reading.sources["test"])] if name != "test" else []
         if (given := local_files(reading)) and not problems:
-            problems = [placed(name, problem) for problem in check(reading, given)]
+            problems = [placed(name, problem) for problem in check(reading, given, needs_labels=name != "test")]
         yield from problems
         same_rows = name != "test" and reading.where == run.data.where
         if same_rows and (both := sorted(trained_on & {file.resolve() for file in given.get("test", ())})):

@@ -62,12 +62,12 @@ KINDS = re.compile(
     r"|\b1//0[\w-]{20,}|\bSG\.(?=[\w.-]{0,60}\d)[\w-]{8,}(?:\.[\w-]+)*|\bSK[0-9a-f]{32}\b|\bdapi[0-9a-f]{32}|\bpypi-[\w-]{8,}|\bnpm_[A-Za-z0-9]{8,}"
     r"|\bdckr_(?:pat|oat)_[\w-]{8,}|\bhv[sbr]\.[\w-]{8,}|\bdo[opr]_v1_[0-9a-f]{8,}|\bshp(?:at|ss|ca|pa)_[0-9a-fA-F]{16,}|\bsq0(?:atp|csp)-[\w-]{16,}"
     r"|\bkey-[0-9a-f]{32}\b|\bglsa_\w{16,}|\bNRAK-[A-Z0-9]{16,}|\brubygems_[0-9a-f]{16,}|\bpul-[0-9a-f]{32,}|\bATATT[\w=-]{16,}|\bAGE-SECRET-KEY-1\w{16,}"
-    r"|\blin_api_\w{16,}|\bntn_\w{16,}|\bfigd_[\w-]{16,}|\b\d{8,10}:AA[\w-]{30,}|\b[MNO][A-Za-z0-9_-]{22,27}\.[\w-]{6}\.[\w-]{27,}"
+    r"|\b(?:xai|pplx)-[A-Za-z0-9]{16,}|\btskey-[\w-]{16,}|\bsb_secret_[\w-]{16,}|\blin_api_\w{16,}|\bntn_\w{16,}|\bfigd_[\w-]{16,}|\b\d{8,10}:AA[\w-]{30,}|\b[MNO][A-Za-z0-9_-]{22,27}\.[\w-]{6}\.[\w-]{27,}"
     r"|\beyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)"
 )
 PREFIXES = ("hf_", "gh", "gl", "sk-", "sk_", "rk_", "pk_", "whsec_", "nvapi-", "r8_", "xox", "xapp-", "AKIA", "ASIA", "ABIA", "ACCA", "AIza", "ya29.",
             "GOCSPX-", "1//0", "SG.", "SK", "dapi", "pypi-", "npm_", "dckr_", "hvs.", "hvb.", "hvr.", "_v1_", "shp", "sq0", "key-", "NRAK-", "rubygems_",
-            "pul-", "ATATT", "AGE-", "lin_api_", "ntn_", "figd_", ":AA", "eyJ", "PRIVATE KEY")  # fmt: skip
+            "pul-", "ATATT", "AGE-", "lin_api_", "ntn_", "figd_", "xai-", "pplx-", "tskey-", "sb_secret_", ":AA", "eyJ", "PRIVATE KEY")  # fmt: skip
 DISCORD = re.compile(r"\b[MNO][A-Za-z0-9_-]{22}")  # the one kind without a prefix
 # addresses whose path is the secret; the second group is
 HOOKS = re.compile(
