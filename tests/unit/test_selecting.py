@@ -13,7 +13,7 @@ from select_checkpoint import rank_checkpoints
 from snaketrain.config.schema import Train
 from snaketrain.evaluation.comparing import curves, points
 from snaketrain.runtime import manifests
-from snaketrain.runtime.manifests import Manifest, digests, file_digest, read_manifest, write_manifest
+from snaketrain.runtime.manifests import Manifest, content_digest, digests, file_digest, read_manifest, write_manifest
 from snaketrain.runtime.stages import JobSettings
 
 KEPT = {8: 0.70, 12: 0.75}
@@ -121,7 +121,7 @@ def finished(training) -> dict[str, Path]:
 def test_no_checkpoint_is_read_for_its_digest_where_the_selection_runs(finished, tmp_path, monkeypatch):
     """On a login node, under SLURM: the copy gets the digest of its source."""
     read = []
-    monkeypatch.setattr(manifests, "file_digest", lambda path: read.append(Path(path).name) or file_digest(path))
+    monkeypatch.setattr(manifests, "content_digest", lambda path: read.append(Path(path).name) or content_digest(path))
     given = JobSettings("select_checkpoint", {"select": {"metric": "accuracy", "mode": None}}, {})
     select_checkpoint.main(Namespace(output=tmp_path / "selection/manifest.json", settings=given, model=None, **finished))
     made = read_manifest(tmp_path / "selection/manifest.json")
