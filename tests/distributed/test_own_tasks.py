@@ -93,8 +93,8 @@ class Rings(Ddp):
 
 def prepared(folder: Path, **train) -> Path:
     """The manifest of a dataset class, as the stage writes it."""
-    facts = prepare_items(Data.model_validate({"name": "items", "train": train, "limit_train": 300, "limit_dev": 37}), folder)
-    write_manifest(folder / "manifest.json", Manifest("prepare_data", "x", {}, {}, {}, facts))
+    data = Data.model_validate({"name": "items", "train": train, "limit_train": 300, "limit_dev": 37})
+    write_manifest(folder / "manifest.json", Manifest("prepare_data", "x", {"data": data.as_json}, {}, {}, prepare_items(data, folder)))
     return folder / "manifest.json"
 
 

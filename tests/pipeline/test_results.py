@@ -91,7 +91,8 @@ def test_the_log_of_every_job_begins_with_its_command(workspace):
     assert len(logs) == 3 + 2 * 3 + 1  # model, raw and prepared data; three stages of two runs; the comparison
     for path, text in logs.items():
         stage = path.stem if path.parent.name == "logs" else path.parent.name
-        assert f"scripts/{stage}.py --" in text.splitlines()[0], text[:1000]
+        script = "fetch_source" if stage == "fetch_model" else stage
+        assert f"scripts/{script}.py --" in text.splitlines()[0], text[:1000]
 
 
 @pytest.mark.parametrize("stage", ["fetch_data", "select_checkpoint"])
