@@ -28,10 +28,10 @@ WITHOUT_EFFECT_ON_RESULTS = (
     "snaketrain.training.callbacks",
     "snaketrain.training.watching",
 )
-# of extras the same, what takes over only steps that are equal, and what joins where `Stage.adds_code` says so
+# Of extras: `training` takes over only steps that are equal to the bit; `preparing` counts where `Stage.adds_code` says so.
 OF_EXTRAS = re.compile(r"snaketrain\.extras\.\w+\.(stages|top_level|training|preparing)")
 OF_ANY_EXTRA = "snaketrain.extras.*."  # begins the name of what the core asks each of them for
-# they declare settings, and compute with them, such as the steps of a warm-up: what computes counts
+# Files that declare settings. What computes with them counts, such as the steps of a warm-up; declarations and checks do not.
 SCHEMA = "snaketrain.config.schema"
 SETTINGS = re.compile(r"snaketrain\.(config\.schema\.(data|model|train|evaluation|tasks)|config\.sizes|extras\.\w+\.settings)")
 

@@ -128,10 +128,6 @@ def python() -> str:
     return shlex.join(python_words(Compute(threads=1)))
 
 
-def python_with_network() -> str:
-    return shlex.quote(sys.executable)
-
-
 def keep_log(show: bool) -> str:
     """The command in front of a stage's, which writes its log. `show`: also to the log of the job that a cluster runs."""
     return f"{shlex.quote(sys.executable)} {tool('keep_log.py')}{' --show' if show else ''}"

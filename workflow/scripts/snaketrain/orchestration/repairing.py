@@ -159,7 +159,11 @@ class Repairs:
 
 
 def is_recorded(path: str) -> bool:
-    """Whether Snakemake knows with which settings this very file was made: not if it is a copy, or if the records were deleted."""
+    """Whether Snakemake knows with which settings this very file was made: not if it is a copy, or if the records were deleted.
+
+    Snakemake's own `metadata` takes the output of a job, and here is none yet. Where its records are in a database, no file counts as recorded,
+    which only makes a start compare more.
+    """
     record = Path(".snakemake/metadata", base64.urlsafe_b64encode(path.encode()).decode())
     try:
         return bool(json.loads(record.read_bytes())["endtime"] == Path(path).stat().st_mtime)

@@ -247,7 +247,10 @@ def _see_open(path: object, mode: object, flags: object) -> None:
 
 
 def _called_by_own_code(frame: FrameType | None) -> bool:
-    """Whether own code is the nearest caller, apart from other packages; in a thread of a pool it is not to be seen, so that nobody else is enough."""
+    """Whether own code is the nearest caller, apart from other packages.
+
+    The stack of a thread does not reach the code that started it: there a file counts unless a package is seen to read it.
+    """
     while frame is not None:
         file = frame.f_code.co_filename
         if (file.startswith(LIBRARY) and file != __file__) or frame.f_globals.get("__name__") == "linecache":  # which reads for tracebacks

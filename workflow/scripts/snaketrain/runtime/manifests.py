@@ -74,10 +74,10 @@ def file_digest(path: str | Path, until: int | None = None) -> str:
 
 
 def content_digest(path: Path) -> str:
-    """Of a tokenizer that of its JSON, whatever its layout: an editor adds a newline, and nothing need be tokenised again."""
+    """Of a tokenizer the digest of its JSON, whose layout means nothing: a newline that an editor adds must rerun nothing."""
     if path.name == TOKENIZER:
-        with suppress(ValueError):  # it is damaged
-            pairs = json.loads(path.read_bytes(), object_pairs_hook=list)  # in their order, and with those that are there twice
+        with suppress(ValueError):  # a damaged file has a digest, too
+            pairs = json.loads(path.read_bytes(), object_pairs_hook=list)  # keeps the order, and keys that stand there twice
             return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
     return file_digest(path)
 
