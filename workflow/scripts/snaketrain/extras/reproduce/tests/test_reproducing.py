@@ -35,8 +35,9 @@ class Emphatic(TextClassification):
 
 @pytest.fixture(scope="module")
 def finished(workspace, tmp_path_factory) -> Path:
-    """Trainings that are recorded in MLflow."""
+    """Trainings that are recorded in an MLflow database of their own: the copied one names artifacts that other tests share."""
     folder = Path(shutil.copytree(workspace, tmp_path_factory.mktemp("finished") / "workspace", symlinks=True))
+    (folder / "mlflow.db").unlink()
     (folder / "own").mkdir()
     (folder / "own/emphatic.py").write_text(OWN_TASK)
     (folder / "own/factors.py").write_text("FACTOR = 3\n")
@@ -138,6 +139,7 @@ def test_other_losses_are_noticed(finished, uri):
     store = Store(uri)
     run = store.get(run_id(uri, "small"))
     file = Path(run.info.artifact_uri) / "training/run.json"
+    assert file.is_relative_to(finished)  # another test's follower would write it again
     before = file.read_text()
     other = json.loads(before)
     other["settings"]["train"]["seed"] = 77
