@@ -34,7 +34,7 @@ from snaketrain.runtime.manifests import (
 )
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.tracking import following
-from snaketrain.tracking.following import Follower, Postponed, RunEnd, full_pass
+from snaketrain.tracking.following import Follower, RunEnd
 from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store
 from snaketrain.tracking.registering import contender_of
 from snaketrain.tracking.stage_results import LARGEST_BYTES
@@ -261,7 +261,7 @@ def planned(stage: str, name: str | None = None) -> SimpleNamespace:
 
 def ends(results: Path, uri: str) -> list[RunEnd]:
     follower = Follower(results, Store(uri))
-    assert full_pass(follower, print) is None
+    assert follower.update_all() is None
     return list(follower.ends.values())
 
 
@@ -274,7 +274,7 @@ def test_the_comparison_is_a_run_of_its_own(tmp_path, uri):
     write_manifest(results / "comparison/manifest.json", made)
     follower = Follower(results, Store(uri))
     for _ in range(2):
-        follower.stages.comparison()
+        follower.stages.update_comparison(results / "comparison/manifest.json")
     (run,) = follower.store.client.search_runs([follower.store.experiment("tests-comparisons")])
     assert run.data.tags["mlflow.note.content"] == "first is better" and run.data.metrics["runs"] == 2
     assert (Path(run.info.artifact_uri) / "index.html").read_text() == "<p>first is better</p>"
@@ -296,7 +296,7 @@ def test_each_stage_is_a_run_with_what_decided_it_and_its_small_files(tmp_path, 
     write_manifest(results / "comparison/manifest.json", made)
     for _ in range(2):
         store = (follower := Follower(results, Store(uri))).store
-        assert full_pass(follower, print) is None
+        assert follower.update_all() is None
     found = store.client.search_runs([each.experiment_id for each in store.client.search_experiments()])
     params = {run.data.tags["pipeline.stage"]: run.data.params for run in found}
     files = {run.data.tags["pipeline.stage"]: sorted(each.path for each in store.client.list_artifacts(run.info.run_id)) for run in found}
@@ -331,10 +331,10 @@ def test_a_fetch_that_is_repeated_stays_one_run_and_one_of_the_same_settings_has
     )
     write_manifest(results / "raw/b/manifest.json", Manifest("fetch_data", "0123", {}, {}, {"train/x": "01"}, {}, START))
     follower = Follower(results, Store(uri))
-    assert full_pass(follower, print) is None
+    assert follower.update_all() is None
     made = Manifest("fetch_data", "0123", {}, {}, {"train/x": "01", "train/y": "02"}, {}, START)
     write_manifest(results / "raw/b/manifest.json", made)
-    assert full_pass(follower, print) is None
+    assert follower.update_all() is None
     where, only = [follower.store.experiment("tests-data")], "tags.`pipeline.stage` = 'fetch_data'"
     found = {run.info.run_name: run for run in follower.store.client.search_runs(where, only)}
     assert {name: run.data.metrics["files"] for name, run in found.items()} == {"fetch_data a": 1, "fetch_data b": 2}
@@ -520,12 +520,12 @@ def test_a_live_run_costs_one_request_in_a_pass_that_has_something_to_send(tmp_p
 
     for training in follower.runs():
         append(training, loss(65, 0.5))
-    assert full_pass(follower, print) is None
+    assert follower.update_all() is None
     monkeypatch.setattr(Store, "client", Noted())
-    assert full_pass(follower, print) is None and requests == []
+    assert follower.update_all() is None and requests == []
     for training in follower.runs()[:2]:
         append(training, loss(70, 0.5), loss(75, 0.5))
-    assert full_pass(follower, print) is None and requests == ["log_batch", "log_batch"]
+    assert follower.update_all() is None and requests == ["log_batch", "log_batch"]
 
 
 def append(training: Path, *events: dict) -> None:
@@ -533,25 +533,25 @@ def append(training: Path, *events: dict) -> None:
         journal.write("".join(json.dumps(event) + "\n" for event in events))
 
 
-def test_a_run_that_cannot_be_recorded_is_tried_again_after_a_pause_of_its_own(tmp_path, uri, monkeypatch):
+def test_a_run_that_cannot_be_recorded_is_tried_again_after_a_pause(tmp_path, uri, monkeypatch):
     results = make_workspace(tmp_path, {"broken": {}, "first": {"ends": "nothing", "train.seed": 1}})
     whole = (results / "runs/broken/training/run.json").read_text()
     (results / "runs/broken/training/run.json").write_text('{"run": "broken"}')
-    follower, postponed, tried = Follower(results, Store(uri)), Postponed(), []
+    follower, tried = Follower(results, Store(uri)), []
     update = follower.update
     monkeypatch.setattr(follower, "update", lambda training: (tried.append(training.parent.name), update(training)))
     now = time.monotonic()
     monkeypatch.setattr(following.time, "monotonic", lambda: now)
     for moment in range(8):
-        now += 1
+        now += following.RETRY_SECONDS / 5
         write(results, loss(65 + moment, 0.5))
-        problem = full_pass(follower, print, postponed)
+        problem = follower.update_all()
         assert problem.of_one_run and "cannot be recorded" in problem.what
-    assert tried.count("first") == 8 and tried.count("broken") == 3, "after 2 and 4 seconds"
+    assert tried.count("first") == 8 and tried.count("broken") == 2
     assert len(history(follower.store, training_run(follower.store), "train/loss")) > 8
     (results / "runs/broken/training/run.json").write_text(whole)
-    now += following.LONGEST_PAUSE_SECONDS
-    assert full_pass(follower, print, postponed) is None
+    now += following.RETRY_SECONDS
+    assert follower.update_all() is None
     assert training_run(follower.store, "broken").info.status == "FINISHED"
 
 
@@ -694,7 +694,7 @@ def test_workspaces_on_one_server_are_kept_apart_and_may_be_moved(tmp_path, uri)
 
 def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):
     follower = Follower(make_workspace(tmp_path), Store(uri))
-    assert full_pass(follower, print) is None
+    assert follower.update_all() is None
     all_runs, _, compared, first, second = follower.addresses("http://ui")
     experiment = follower.store.client.get_experiment_by_name("tests")
     view = json.loads(experiment.tags["mlflow.sharedViewState.snaketrain"])
@@ -719,7 +719,7 @@ def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):
 
 def test_only_a_few_addresses_are_printed_for_many_runs_or_experiments(tmp_path, uri):
     follower = Follower(make_workspace(tmp_path, {f"run-{number}": {"train.batch_size": number + 1} for number in range(12)}), Store(uri))
-    full_pass(follower, print)
+    follower.update_all()
     assert [address.split()[0] for address in follower.addresses("http://ui")] == ["all", "curves", "compared"]
     row = next(iter(follower.rows["tests"].values()))
     follower.rows |= {f"other-{number}": {"first": row} for number in range(12)}
@@ -740,7 +740,7 @@ def test_runs_of_a_sweep_are_grouped_by_configuration(tmp_path, uri):
         make_workspace(tmp_path, {name: dict(changes) for name, changes in SWEEP.items()} | {"alone": {"train.batch_size": 8}}), Store(uri)
     )
     for _ in range(2):
-        assert full_pass(follower, print) is None
+        assert follower.update_all() is None
     found = {
         run.info.run_name: run
         for run in follower.store.client.search_runs([follower.store.experiment("tests")], "tags.`pipeline.stage` = 'train'")
@@ -761,7 +761,7 @@ def test_a_name_given_by_a_user_is_kept(tmp_path, uri):
     results = make_workspace(tmp_path, {name: dict(changes) for name, changes in list(SWEEP.items())[:1]})
     for name in (None, "mine"):
         follower = Follower(results, Store(uri))
-        full_pass(follower, print)
+        follower.update_all()
         (run,) = follower.store.client.search_runs([follower.store.experiment("tests")], "tags.`pipeline.stage` = 'train'")
         follower.store.client.update_run(run.info.run_id, name=name or "mine")
     assert follower.store.get(run.info.run_id).info.run_name == "mine"
@@ -909,11 +909,11 @@ def test_a_deleted_experiment_is_reported_until_it_is_restored(tmp_path, uri, de
     store = follow(results, uri)
     where = store.experiment(deleted)
     store.client.delete_experiment(where)
-    trouble = full_pass(Follower(results, Store(uri)), print)
+    trouble = Follower(results, Store(uri)).update_all()
     assert f"its experiment '{deleted}' was deleted" in trouble.what and "tracking.experiment" in trouble.advice
     assert f"(MLFLOW_TRACKING_URI={uri} mlflow experiments restore --experiment-id {where})" in trouble.advice
     store.client.restore_experiment(where)
-    assert full_pass(Follower(results, Store(uri)), print) is None
+    assert Follower(results, Store(uri)).update_all() is None
 
 
 def test_an_experiment_is_deleted_while_a_follower_runs(tmp_path, uri):

@@ -23,7 +23,7 @@ from snaketrain.tracking.database import SQLITE, must_be_copied
 from snaketrain.tracking.tracked import Problem, problem_with, read_json
 
 if TYPE_CHECKING:
-    from snaketrain.tracking.following import Follower, Postponed, RunEnd
+    from snaketrain.tracking.following import Follower, RunEnd
 
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
@@ -37,10 +37,6 @@ class Registrar:
         self.process: subprocess.Popen[bytes] | None = None
         self.asked: set[Path] = set()
         self.registering: list[Path] = []
-
-    def forget(self) -> None:
-        """Registered models may have been deleted."""
-        self.asked.clear()
 
     def start(self, due: set[Path]) -> None:
         """Register these runs, unless others are being registered. A follower tries each run only once."""
@@ -87,8 +83,8 @@ class OnEnd:
     def __init__(self, command: str | None, since: float, results: Path):
         """`since`: when the workflow started; runs that ended before are not announced."""
         self.command, self.since, self.log = command, since, results / LOG
-        self.running: list[tuple[str, float, subprocess.Popen[bytes]]] = []
-        self.logging: list[subprocess.Popen[bytes]] = []  # which write what the commands say
+        # the run, when its command began, the command, and what writes to the log what that says
+        self.running: list[tuple[str, float, subprocess.Popen[bytes], subprocess.Popen[bytes]]] = []
 
     @classmethod
     def of_environment(cls, results: Path) -> "OnEnd":
@@ -111,26 +107,28 @@ class OnEnd:
                 ["/bin/sh", "-c", self.command], env=os.environ | end.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 cwd=self.log.parent.parent, start_new_session=True,
             )  # fmt: skip
-        self.running.append((end.run, time.monotonic(), process))
-        self.logging.append(keep)
+        self.running.append((end.run, time.monotonic(), process, keep))
 
     def finish(self) -> list[str]:
         """Wait for the commands, each for a minute at most; returns warnings about those that failed."""
-        warnings = [warning for each in self.running if (warning := self._outcome(*each))]
-        for keep in self.logging:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # something that the command left running may still write
-                keep.wait(LOG_SECONDS)
-        return warnings
+        return [
+            f"tracking.on_end: the command for {run} {failure}. Its output is in {self.log}"
+            for run, began, process, keep in self.running
+            if (failure := self._failure(began, process, keep))
+        ]
 
-    def _outcome(self, run: str, began: float, process: subprocess.Popen[bytes]) -> str | None:
+    def _failure(self, began: float, process: subprocess.Popen[bytes], keep: subprocess.Popen[bytes]) -> str | None:
         try:
             code = process.wait(max(0.0, began + LONGEST_SECONDS - time.monotonic()))
+            failure = f"failed with exit code {code}" if code else None
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return f"tracking.on_end: the command for {run} was killed after {LONGEST_SECONDS:g} seconds. Its output is in {self.log}"
-        return f"tracking.on_end: the command for {run} failed with exit code {code}. Its output is in {self.log}" if code else None
+            failure = f"was killed after {LONGEST_SECONDS:g} seconds"
+        with contextlib.suppress(subprocess.TimeoutExpired):  # something that the command left running may still write
+            keep.wait(LOG_SECONDS)
+        return failure
 
 
 # --- The loop
@@ -188,7 +186,6 @@ class Loop:
         self.options, self.lease, self.is_over = options, lease, is_over
         self.follower: Follower | None = None
         self.local: DatabaseElsewhere | None = None
-        self.postponed: Postponed | None = None  # made with the follower, as it needs MLflow
         self.registrar = Registrar(options.given_uri, options.results / ".register_model.log")
         self.on_end = OnEnd.of_environment(options.results)
         self.open_elsewhere: Callable[[Path, Callable[[], None]], DatabaseElsewhere] | None = None
@@ -231,7 +228,7 @@ class Loop:
                 self._start_again(last)
             if follower.has_lost_its_runs(check_now=last):
                 follower.forget()
-                self.registrar.forget()
+                self.registrar.asked.clear()  # registered models may have been deleted
             problem = self._update(follower, last)
             if self.local and (warning := self.local.copy(complete=True) if last else self.local.copy_when_due()):
                 warn(warning)
@@ -245,12 +242,10 @@ class Loop:
             return problem_with(self.options.uri, error)
 
     def _update(self, follower: "Follower", last: bool) -> Problem | None:
-        from snaketrain.tracking.following import Postponed, full_pass
-
         if last:
             follower.jobs.asked_at = None  # ask SLURM again
-        self.postponed = Postponed() if last or self.postponed is None else self.postponed
-        problem = full_pass(follower, self._note if last else lambda text: None, self.postponed)
+            follower.failed.clear()  # and try all runs again
+        problem = follower.update_all(self._note if last else lambda doing: None)
         for end in follower.ends.values():
             self.on_end.notify(end, last)
         due = follower.unregistered if self.options.models else set()
