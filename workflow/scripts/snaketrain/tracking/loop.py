@@ -141,10 +141,7 @@ LOCAL_UI = "http://127.0.0.1:5000"  # where show_runs.py serves MLflow's pages
 class Options:
     results: Path
     given_uri: str  # as in tracking.uri
-    arguments: Namespace  # of the command line, with those that the extras have added
-    models: bool  # whether the best one is registered
-    once: bool
-    interval: float  # seconds between two passes
+    arguments: Namespace  # of follow_runs.py, with those that the extras have added
 
     @cached_property
     def uri(self) -> str:
@@ -158,7 +155,7 @@ class Options:
     @property
     def to_repeat(self) -> str:
         """The command that brings MLflow up to date by hand."""
-        return shlex.join(command(self.results, self.given_uri, self.arguments, self.models, "--once"))
+        return shlex.join(command(self.results, self.given_uri, self.arguments, not self.arguments.no_models, "--once"))
 
     @property
     def ui(self) -> str:
@@ -202,7 +199,7 @@ class Loop:
         of_one_run: bool | None = None  # of the last problem; None if there is none
         while not last:
             # checked before the pass, so that the last pass sees everything the process wrote before it ended
-            last = self.options.once or self.is_over()
+            last = self.options.arguments.once or self.is_over()
             problem = self._pass(last)
             failures = failures + 1 if problem and not problem.of_one_run else 0
             if problem and (last or of_one_run is not problem.of_one_run):
@@ -210,9 +207,9 @@ class Loop:
                 warn(f"{problem.what}. {later}")
             of_one_run = problem.of_one_run if problem else None
             if not last:
-                longest = max(LONGEST_PAUSE_SECONDS, self.options.interval)
-                self._pause(min(self.options.interval * 2 ** min(failures, 10), longest))
-        if self.follower and not problem and (self.options.once or self.follower.runs()):
+                longest = max(LONGEST_PAUSE_SECONDS, self.options.arguments.interval)
+                self._pause(min(self.options.arguments.interval * 2 ** min(failures, 10), longest))
+        if self.follower and not problem and (self.options.arguments.once or self.follower.runs()):
             self._print_addresses(self.follower)
         for warning in self.on_end.finish():
             warn(warning)
@@ -248,7 +245,7 @@ class Loop:
         problem = follower.update_all(self._note if last else lambda doing: None)
         for end in follower.ends.values():
             self.on_end.notify(end, last)
-        due = follower.unregistered if self.options.models else set()
+        due = follower.unregistered if not self.options.arguments.no_models else set()
         if not last:
             self.registrar.start(due)
         elif failed := self.registrar.finish(due, self._note):
