@@ -35,7 +35,7 @@ from snaketrain.runtime.manifests import (
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.tracking import following
 from snaketrain.tracking.following import Follower, RunEnd
-from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store
+from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, Store
 from snaketrain.tracking.registering import contender_of
 from snaketrain.tracking.stage_results import LARGEST_BYTES
 from snaketrain.tracking.tracked import LONGEST_PARAM, MODE, cut
@@ -95,8 +95,8 @@ def history(store: Store, run, name: str) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in store.client.get_metric_history(run.info.run_id, name)]
 
 
-def write(results: Path, *events: dict, torn: str = "") -> None:
-    with open(results / "runs/first/training/journal.jsonl", "a", encoding="utf-8") as file:
+def write(results: Path, *events: dict, torn: str = "", run: str = "first") -> None:
+    with open(results / f"runs/{run}/training/journal.jsonl", "a", encoding="utf-8") as file:
         file.write("".join(json.dumps(event) + "\n" for event in events) + torn)
 
 
@@ -265,21 +265,6 @@ def ends(results: Path, uri: str) -> list[RunEnd]:
     return list(follower.ends.values())
 
 
-def test_the_comparison_is_a_run_of_its_own(tmp_path, uri):
-    results = make_workspace(tmp_path)
-    (results / "comparison").mkdir()
-    (results / "comparison/index.html").write_text("<p>first is better</p>")
-    facts = {"runs": ["first", "second"], "verdict": "first is better"}
-    made = Manifest("compare_runs", "0123", {}, {}, {"index.html": ""}, facts, START)
-    write_manifest(results / "comparison/manifest.json", made)
-    follower = Follower(results, Store(uri))
-    for _ in range(2):
-        follower.stages.update_comparison(results / "comparison/manifest.json")
-    (run,) = follower.store.client.search_runs([follower.store.experiment("tests-comparisons")])
-    assert run.data.tags["mlflow.note.content"] == "first is better" and run.data.metrics["runs"] == 2
-    assert (Path(run.info.artifact_uri) / "index.html").read_text() == "<p>first is better</p>"
-
-
 def test_each_stage_is_a_run_with_what_decided_it_and_its_small_files(tmp_path, uri):
     """Fetches too; no data, weights or predictions are copied into the runs of the stages."""
     results = make_workspace(tmp_path, {"first": {}})
@@ -291,8 +276,8 @@ def test_each_stage_is_a_run_with_what_decided_it_and_its_small_files(tmp_path, 
         made = Manifest(stage, "0123", {"source": {"path": "x", "limit": None}}, {"files": "4567"}, files, {}, START)
         write_manifest(results / folder / "manifest.json", made)
     write_text(results / "comparison/index.html", "<p>first</p>")
-    compared = {"first": read_manifest(results / "runs/first/evaluation/manifest.json").content}
-    made = Manifest("compare_runs", "0123", {}, compared, {"index.html": ""}, {"runs": ["first"], "verdict": "one run"}, START)
+    inputs = {"first": read_manifest(results / "runs/first/evaluation/manifest.json").content}
+    made = Manifest("compare_runs", "0123", {}, inputs, {"index.html": ""}, {"runs": ["first"], "verdict": "one run"}, START)
     write_manifest(results / "comparison/manifest.json", made)
     for _ in range(2):
         store = (follower := Follower(results, Store(uri))).store
@@ -318,6 +303,9 @@ def test_each_stage_is_a_run_with_what_decided_it_and_its_small_files(tmp_path, 
         "evaluate": sorted(["manifest.json", *results_and_plots]),
         "compare": ["index.html", "manifest.json"],
     }
+    (compared,) = (run for run in found if run.data.tags["pipeline.stage"] == "compare")
+    assert compared.data.tags[NOTE] == "one run" and compared.data.metrics["runs"] == 1
+    assert text_of(store, compared, "index.html") == "<p>first</p>"
     content = {run.data.tags["pipeline.stage"]: run.data.tags.get("pipeline.content") for run in found}
     assert params["select"]["inputs.training"] == content["train"]
     assert params["evaluate"]["inputs.selection"] == content["select"] and params["compare"]["inputs.first"] == content["evaluate"]
@@ -483,8 +471,7 @@ def test_slurm_is_asked_once_for_all_live_runs_and_not_in_every_pass(tmp_path, u
     (asked,) = squeue("470", "472", "473")[before:]
     assert asked.endswith("--jobs=470,471,472,473")
     monkeypatch.setattr(following, "ASK_EVERY_SECONDS", 0.0)
-    with open(results / "runs/run-1/training/journal.jsonl", "a") as journal:  # just now, so that its silence cannot be the reason
-        journal.write(json.dumps(loss(65, 0.5)) + "\n")
+    write(results, loss(65, 0.5), run="run-1")  # just now, so that its silence cannot be the reason
     follower.update(results / "runs/run-1/training")
     assert training_run(follower.store, "run-1").data.tags["pipeline.end"] == "killed: SLURM job 471 is over"
     asked = len(squeue())
@@ -518,19 +505,14 @@ def test_a_live_run_costs_one_request_in_a_pass_that_has_something_to_send(tmp_p
             requests.append(name)
             return getattr(follower.store._client, name)
 
-    for training in follower.runs():
-        append(training, loss(65, 0.5))
+    for name in ("run-0", "run-1", "run-2"):
+        write(results, loss(65, 0.5), run=name)
     assert follower.update_all() is None
     monkeypatch.setattr(Store, "client", Noted())
     assert follower.update_all() is None and requests == []
-    for training in follower.runs()[:2]:
-        append(training, loss(70, 0.5), loss(75, 0.5))
+    for name in ("run-0", "run-1"):
+        write(results, loss(70, 0.5), loss(75, 0.5), run=name)
     assert follower.update_all() is None and requests == ["log_batch", "log_batch"]
-
-
-def append(training: Path, *events: dict) -> None:
-    with open(training / "journal.jsonl", "a") as journal:
-        journal.write("".join(json.dumps(event) + "\n" for event in events))
 
 
 def test_a_run_that_cannot_be_recorded_is_tried_again_after_a_pause(tmp_path, uri, monkeypatch):
@@ -755,16 +737,10 @@ def test_runs_of_a_sweep_are_grouped_by_configuration(tmp_path, uri):
     grouped = json.loads(follower.store.client.get_experiment_by_name("tests").tags["mlflow.sharedViewState.snaketrain-configurations"])
     assert grouped["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "configuration"}]
     assert any(address.startswith("seeds") for address in follower.addresses("http://ui"))
-
-
-def test_a_name_given_by_a_user_is_kept(tmp_path, uri):
-    results = make_workspace(tmp_path, {name: dict(changes) for name, changes in list(SWEEP.items())[:1]})
-    for name in (None, "mine"):
-        follower = Follower(results, Store(uri))
-        follower.update_all()
-        (run,) = follower.store.client.search_runs([follower.store.experiment("tests")], "tags.`pipeline.stage` = 'train'")
-        follower.store.client.update_run(run.info.run_id, name=name or "mine")
-    assert follower.store.get(run.info.run_id).info.run_name == "mine"
+    given = found["lr=1e-5-seed=0"].info.run_id
+    follower.store.client.update_run(given, name="mine")
+    assert Follower(follower.results, Store(uri)).update_all() is None
+    assert follower.store.get(given).info.run_name == "mine", "a name given by a user"
 
 
 def test_a_failed_run_says_so_in_its_description(tmp_path, uri):
@@ -889,38 +865,29 @@ def test_a_store_is_emptied_while_a_follower_runs(tmp_path, uri, empty_database)
     """As a server's may be, of which we see no file."""
     results = make_workspace(tmp_path)
     follower = Follower(results, Store(uri))
-    for training in follower.runs():
-        follower.update(training)
+    assert follower.update_all() is None
     assert not follower.has_lost_its_runs(check_now=True)
     before = history(follower.store, training_run(follower.store), "train/loss")
     with sqlite3.connect(empty_database) as empty, sqlite3.connect(tmp_path / "mlflow.db") as database:
         empty.backup(database)
     assert follower.has_lost_its_runs(check_now=True)
     follower.forget()
-    for training in follower.runs():
-        follower.update(training)
+    assert follower.update_all() is None
     assert history(follower.store, training_run(follower.store), "train/loss") == before
     assert training_run(follower.store).info.status == "FINISHED" and not follower.has_lost_its_runs(check_now=True)
 
 
 @pytest.mark.parametrize("deleted", ["tests", "tests-data"])
 def test_a_deleted_experiment_is_reported_until_it_is_restored(tmp_path, uri, deleted):
-    results = make_workspace(tmp_path, {"first": {}})
-    store = follow(results, uri)
-    where = store.experiment(deleted)
-    store.client.delete_experiment(where)
-    trouble = Follower(results, Store(uri)).update_all()
-    assert f"its experiment '{deleted}' was deleted" in trouble.what and "tracking.experiment" in trouble.advice
-    assert f"(MLFLOW_TRACKING_URI={uri} mlflow experiments restore --experiment-id {where})" in trouble.advice
-    store.client.restore_experiment(where)
-    assert Follower(results, Store(uri)).update_all() is None
-
-
-def test_an_experiment_is_deleted_while_a_follower_runs(tmp_path, uri):
-    follower = Follower(results := make_workspace(tmp_path, {"first": {}}), Store(uri))
-    follower.update(results / "runs/first/training")
-    follower.store.client.delete_experiment(follower.store.experiment("tests"))
+    follower = Follower(make_workspace(tmp_path, {"first": {}}), Store(uri))
+    assert follower.update_all() is None
+    where = follower.store.experiment(deleted)
+    follower.store.client.delete_experiment(where)
     assert follower.has_lost_its_runs(check_now=True)
     follower.forget()
-    with pytest.raises(ExperimentDeleted, match="'tests' was deleted"):
-        follower.update(results / "runs/first/training")
+    trouble = follower.update_all()
+    assert f"its experiment '{deleted}' was deleted" in trouble.what and "tracking.experiment" in trouble.advice
+    assert f"(MLFLOW_TRACKING_URI={uri} mlflow experiments restore --experiment-id {where})" in trouble.advice
+    follower.store.client.restore_experiment(where)
+    follower.failed.clear()
+    assert follower.update_all() is None

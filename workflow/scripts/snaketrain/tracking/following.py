@@ -125,8 +125,7 @@ class Follower:
 
     def update(self, training: Path) -> None:
         """Update one run; `training`: the folder of its training."""
-        run = tracked.described(training)
-        if run is None:
+        if (run := tracked.read_json(training / "run.json")) is None:
             return
         experiment = tracked.experiment_of(run)
         prepared, data_run_id = self.stages.data(run, f"{experiment}-data")
