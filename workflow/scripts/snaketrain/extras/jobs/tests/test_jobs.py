@@ -1,4 +1,4 @@
-"""`cluster.py`: the state of a folder's runs, from a fake squeue and their files; their logs; and cancelling one."""
+"""`snaketrain status`, `log` and `cancel`: the state of a folder's runs, from a fake squeue and their files; their logs; and cancelling one."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import limits
 import pytest
 
-import cluster
+from snaketrain.extras.jobs import jobs
 from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.runtime.processes import start_ticks
 
@@ -58,9 +58,9 @@ def submitted(number: str, comment: str, state: str = "") -> None:
 
 
 def call(monkeypatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["cluster.py", *words])
+    monkeypatch.setattr(sys, "argv", ["jobs.py", *words])
     with pytest.raises(SystemExit) as ended:
-        cluster.main()
+        jobs.main()
     if isinstance(ended.value.code, str):
         raise ended.value
     return ended.value.code
