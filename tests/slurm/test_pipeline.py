@@ -8,7 +8,7 @@ from contextlib import closing
 
 from pipeline.workspace import read_configuration, write_configuration
 
-from slurm.lab import RUN, STEPS, TRAINING, Workflow, jobs_tool, events, make, set_pace, slurm, steps, until
+from slurm.lab import RUN, STEPS, TRAINING, Workflow, events, jobs_tool, make, set_pace, slurm, steps, until
 from snaketrain.runtime.journal import read_events
 
 

@@ -342,7 +342,9 @@ class StallWatchdog(Callback):
         time.sleep(PEERS_SECONDS)
         if self.is_late and (seconds := round(self.idle_seconds + PEERS_SECONDS)) < self.limit:
             places = {named(ranks): place for place, ranks in self._places()}
-            logging.warning("nothing has moved for %d seconds: %s", seconds, "; ".join(f"{ranks} {place}" for ranks, place in places.items()))
+            logging.warning(
+                "nothing has moved for %d seconds: %s", seconds, "; ".join(f"{ranks} {place}" for ranks, place in places.items())
+            )
             with contextlib.suppress(Exception):  # a full disk, or another training in the folder: the trainer finds out itself
                 if self.journal:
                     self.journal.write("idle", seconds=seconds, places=places)

@@ -276,7 +276,7 @@ def test_the_log_of_a_job(slurm, monkeypatch, capfdbinary):
 
 
 def test_following_a_log_ends_with_the_job(slurm, monkeypatch, capfdbinary):
-    monkeypatch.setattr(cluster, "SECONDS_BETWEEN_QUESTIONS", 0.2)
+    monkeypatch.setattr(jobs, "SECONDS_BETWEEN_QUESTIONS", 0.2)
     slurm(squeue=f"test -e more && exit; echo more >> 4.log; touch more; {rows('4|RUNNING|None|rule_train_model_wildcards_large|n1')}")
     trained("large", 40)
     submitted("4", "rule_train_model_wildcards_large")
