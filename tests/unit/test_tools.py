@@ -94,7 +94,7 @@ def test_without_results_the_tool_says_how_to_make_some(tmp_path):
 def test_a_configuration_that_is_not_yaml_is_reported_in_one_line(tmp_path):
     (tmp_path / "bad.yaml").write_text("train:\n  steps: 1\n epochs: [\n")
     for name, what in (("bad.yaml", "bad.yaml, line 3, column 2: not YAML"), ("none.yaml", "none.yaml: cannot be read")):
-        command = [sys.executable, SCRIPTS / "tools/check_configuration.py", name]
+        command = [sys.executable, SCRIPTS / "tools/run.py", "check", name]
         (line,) = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr.splitlines()
         assert line.startswith(what) and line.endswith("Nothing was started.")
 
@@ -102,6 +102,6 @@ def test_a_configuration_that_is_not_yaml_is_reported_in_one_line(tmp_path):
 def test_what_the_workflow_would_refuse_is_reported_by_the_command(tmp_path):
     (tmp_path / "train.csv").write_text("text,label\na,0\nb,1\n")
     (tmp_path / "my.yaml").write_text("data: {train: {path: train.csv}, tokenizer: {path: none}}\ntrain: {epochss: 1}\n")
-    command = [sys.executable, SCRIPTS / "tools/check_configuration.py", "my.yaml"]
+    command = [sys.executable, SCRIPTS / "tools/run.py", "check", "my.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and "train.epochss: no such setting. Did you mean 'epochs'?" in done.stderr

@@ -6,34 +6,31 @@ A program is an ordinary script, which python runs as well. The folders in `snak
 import importlib.util
 import runpy
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 EXTRAS = SCRIPTS / "snaketrain/extras"
-# the script, the words before those of the user, and what it is for
-Command = tuple[Path, tuple[str, ...], str]
-
-CORE: dict[str, Command] = {
-    "run": (SCRIPTS / "tools/run.py", (), "check a configuration and run it, on this machine or on a cluster"),
-    "check": (SCRIPTS / "tools/check_configuration.py", (), "check a configuration as before the first job, and start nothing"),
-    "why": (SCRIPTS / "tools/why.py", (), "say which jobs would run, and why"),
-    "ui": (SCRIPTS / "tools/show_runs.py", (), "open the MLflow UI on the results in this folder"),
-    "track": (SCRIPTS / "tools/follow_runs.py", (), "bring MLflow up to date with the results in this folder"),
-    "export": (SCRIPTS / "tools/export.py", (), "copy a run's selected model to a folder of its own"),
-    "clean": (SCRIPTS / "tools/clean.py", (), "delete results that no run of a configuration needs"),
+# of each command: its script and the words before those of the user, and what it is for
+CORE = {
+    "run": ("run.py run", "check a configuration and run it, on this machine or on a cluster"),
+    "check": ("run.py check", "check a configuration as before the first job, and start nothing"),
+    "why": ("run.py why", "say which jobs would run, and why"),
+    "ui": ("show_runs.py", "open the MLflow UI on the results in this folder"),
+    "track": ("follow_runs.py", "bring MLflow up to date with the results in this folder"),
+    "export": ("export.py", "copy a run's selected model to a folder of its own"),
+    "clean": ("clean.py", "delete results that no run of a configuration needs"),
 }
 
 
-def commands() -> dict[str, Command]:
-    """Those of the core, and of each extra that is there."""
-    found = dict(CORE)
-    for folder in sorted(path.parent for path in EXTRAS.glob("*/__init__.py")):
-        # alone: as a module it would bring the whole configuration along
-        own: Mapping[str, tuple[str, str]] = runpy.run_path(str(folder / "__init__.py")).get("COMMANDS", {})
-        for name, (words, about) in own.items():
+def commands() -> dict[str, tuple[Path, list[str], str]]:
+    """Those of the core, and of each extra that is there: the script, the words before those of the user, and what it is for."""
+    # alone: as a module an extra would bring the whole configuration along
+    extras = {path.parent: runpy.run_path(str(path)).get("COMMANDS", {}) for path in sorted(EXTRAS.glob("*/__init__.py"))}
+    found = {}
+    for folder, named in {SCRIPTS / "tools": CORE, **extras}.items():
+        for name, (words, about) in named.items():
             script, *before = words.split()
-            found[name] = (folder / script, tuple(before), about)
+            found[name] = folder / script, before, about
     return found
 
 
