@@ -8,6 +8,7 @@ from pathlib import Path
 import limits
 import pytest
 
+from snaketrain.runtime.ranks import Background
 from snaketrain.runtime.stages import settings_words
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
@@ -75,3 +76,12 @@ def test_a_script_with_several_processes_ends_at_once(tmp_path, script, inputs):
     start = [sys.executable, "-c", HELD_BACK, *words, *settings]
     done = subprocess.run(start, env=environment, capture_output=True, text=True, timeout=limits.seconds(20))
     assert done.returncode == 1 and "missing.json: not a readable manifest" in done.stderr
+
+
+def test_an_error_of_what_is_done_beside_the_training_is_raised_in_it_once():
+    background = Background()
+    background.start(lambda: sys.exit("the disk is full"))
+    with pytest.raises(SystemExit, match="the disk is full"):
+        background.finish()
+    background.start(lambda: None)
+    background.finish()
