@@ -8,8 +8,8 @@ from pathlib import Path
 
 from snaketrain.config.schema import Data
 from snaketrain.data import preparation
-from snaketrain.data.reading import check, report_unread
-from snaketrain.data.surveying import show
+from snaketrain.data.reading import report_unread
+from snaketrain.data.surveying import check, show
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import adopt, read_manifest, verify, write_json
 from snaketrain.runtime.strict_json import JsonObject

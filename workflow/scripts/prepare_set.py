@@ -9,7 +9,7 @@ from pathlib import Path
 from snaketrain.config.schema import Data
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER
 from snaketrain.config.schema.evaluation import placed
-from snaketrain.data.surveying import show
+from snaketrain.data.surveying import check, show
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import Manifest, read_manifest, verify, write_json
 from snaketrain.runtime.strict_json import JsonObject
@@ -56,7 +56,7 @@ def _prepare(
 ) -> tuple[JsonObject, JsonObject, list[str]]:
     from snaketrain.data.cells import BadData
     from snaketrain.data.preparing import TrainedOn, prepare
-    from snaketrain.data.reading import check, report_unread
+    from snaketrain.data.reading import report_unread
 
     root, trained_on = fetched.folder / "files", TrainedOn.read(prepared, reading)
     files = {"test": [root / file for file in fetched.facts["files"]]}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy
 import pyarrow
@@ -21,10 +21,9 @@ from snaketrain.data.reading import check_columns, readable
 from snaketrain.data.reading import rows as read
 from snaketrain.data.split_files import SplitWriter, Spool, cases, in_batches, joined, progress, row_schema
 from snaketrain.data.splitting import SPLITS, Keys, among, assign, repeated, splits_of
-from snaketrain.data.surveying import Survey, Surveyor, classes, text_hash
+from snaketrain.data.surveying import Survey, Surveyor, check_train, classes, text_hash
 from snaketrain.data.tokenizer import Tokenizer, token_schema
 from snaketrain.data.tokenizer_files import with_tokenizer
-from snaketrain.labels.base import Tally
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.strict_json import JsonObject
 
@@ -150,10 +149,6 @@ def _surveys(
         else:
             spool.fill(progress(tokenizer.encode(batches), f"read and tokenise {source}"), pyarrow.schema([*schema, *token_schema(data)]))
         surveys[source] = surveyor.survey(issues)
-        if source == "dev" and data.label and not surveys[source].labelled:
-            raise BadData(
-                f"data.dev: no row has a label in column {data.label!r}, but selecting a checkpoint needs them. Name the right column, or files with labels."
-            )
         if source == "test" and not trained_on and "train" not in surveys and data.label and not surveys[source].labelled:
             raise BadData(f"data.test: no row has a label in column {data.label!r}, and nothing else is evaluated. Name the right column.")
         known = set(classes(data, _train_labels(surveys))[1])
@@ -199,16 +194,6 @@ def report_untrained(counts: dict[str, list[int]], trained_on: TrainedOn, issues
 def label_counts(writer: SplitWriter) -> list[int]:
     counts: list[int] = writer.facts().get("label_counts", [])
     return counts
-
-
-def check_train(examples: int, tally: Tally[Any]) -> None:
-    if examples == 0:
-        raise BadData("data.train: nothing is left to train on. Make `dev_fraction` and `test_fraction` smaller, or add data.")
-    if same := tally.same():
-        raise BadData(
-            f"data.label: all {examples} training examples {same}: there is nothing to learn. "
-            "Check `label`, `labels` and `where`, and that `limit_train` is not too small."
-        )
 
 
 # --- Which items of a dataset class make up which split: their numbers are written down, the items stay where they are.

@@ -8,11 +8,9 @@ Every job imports these files to check the configuration, so torch, numpy, pyarr
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -93,10 +91,6 @@ class Parser(ABC, Generic[Cell, Label]):
     def encode(self, label: Cell, class_of: Mapping[str, int]) -> Label:
         """The label as it is written to the prepared data."""
 
-    @abstractmethod
-    def problems(self, split: str, labels: Counter[Cell], whole: bool) -> list[str]:
-        """Problems with the labels at the beginning of a split, given with their counts; `whole`: these are all labels."""
-
     # of what `parse` and `encode` return, as pyarrow calls them, and a list of it with [] behind
     raw: str
     prepared: str
@@ -107,25 +101,6 @@ class Parser(ABC, Generic[Cell, Label]):
 
     def prepared_type(self) -> pyarrow.DataType:
         return arrow_type(self.prepared)
-
-    # --- for `problems`
-
-    def none_given(self, split: str, given: bool, whole: bool) -> list[str]:
-        if given or split == "test" or not whole:  # a test set may come without labels
-            return []
-        return [f"data.label: no row of {split} has a value in column {self.data.label!r}. Name the right column."]
-
-    def not_listed(self, split: str, given: Counter[str], total: int) -> list[str]:
-        if self.data.labels is None:
-            return []
-        unknown = Counter({label: n for label, n in given.items() if label not in self.data.labels})
-        if sum(unknown.values()) <= RARE * total:
-            return []
-        known = ", ".join(map(repr, self.data.labels))
-        return [
-            f"data.labels: {split} has labels that are not listed: {most_common(unknown, total)}. Listed are {known}. "
-            "Add them, with a name for each."
-        ]
 
 
 class Tally(ABC, Generic[Label]):
@@ -266,10 +241,6 @@ def arrow_type(name: str) -> pyarrow.DataType:
 
     element = pyarrow.type_for_alias(name.removesuffix("[]"))
     return pyarrow.list_(element) if name.endswith("[]") else element
-
-
-def most_common(labels: Counter[str], total: int) -> str:
-    return ", ".join(f"{label!r} ({n} of {total} rows)" for label, n in itertools.islice(labels.most_common(), 5))
 
 
 def drawable(name: object, most: int = 100) -> str:
