@@ -366,7 +366,7 @@ def test_good_data_has_no_problems(tmp_path):
         ),
         (GOOD, "a.csv", {"encoding": "utf-88"}, ["data.encoding", "'utf-88'"]),
         (GOOD, "a.csv", {"encoding": "rot13"}, ["data.encoding", "'rot13'"]),
-        (GOOD, "a.csv", {"columns": ["text"]}, ["data.columns: names 1 columns", "has 2"]),
+        ("a,0\nb,1\n", "a.csv", {"columns": ["text"]}, ["data.columns: names 1 columns", "a.csv, line 1 has 2"]),
         ("text,label\na,1\nb,1\n", "a.csv", {}, ["data.label", "one class, '1'"]),
         ("text,label\na,\nb,\n", "a.csv", {}, ["data.label: no row of train has a value"]),
         ("text,label\n", "a.csv", {}, ["data.train: no rows in"]),

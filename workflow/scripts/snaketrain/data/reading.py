@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues, as_messages, first_of
-from snaketrain.data.formats import FORMATS, WHOLE, FileSlice, first_records, format_of, read_columns, read_rows, refuse_other_compression
+from snaketrain.data.formats import FORMATS, WHOLE, FileSlice, format_of, read_columns, read_rows, refuse_other_compression
 from snaketrain.labels.base import NotText, as_text
 from snaketrain.runtime.strict_json import JsonObject
 
@@ -115,22 +115,11 @@ def check_columns(
         ]
         if problems and kind == "text" and data.label:
             problems[-1] += " Plain text has no labels: set `data.label: null`, or another `data.format`."
-        if data.columns and (problem := _check_width(data.columns, data.encoding, split, file, kind)):
-            return [problem]  # columns are missing as a consequence
         if data.text_unit != "line" and kind != "text":
             problems.append(f"data.text_unit: is for plain text, but {split} file {file} is {kind}. Remove it.")
         if problems:
             return problems  # the split's other files will have the same ones
     return []
-
-
-def _check_width(columns: list[str], encoding: str, split: str, file: Path, kind: str) -> str | None:
-    if kind not in ("csv", "tsv"):
-        return None
-    fields = next((fields for _, fields in first_records(file, kind, encoding, str(file))), columns)
-    if len(fields) == len(columns):
-        return None
-    return f"data.columns: names {len(columns)} columns, but the first line of {split} file {file} has {len(fields)}: {fields}."
 
 
 def parser_of(setting: str) -> Callable[[object], str]:
