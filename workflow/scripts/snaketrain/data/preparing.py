@@ -3,6 +3,7 @@
 Rows are read once: surveyed, tokenised and spooled. Once all are known, each split selects its own.
 """
 
+import argparse
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -15,11 +16,12 @@ import pyarrow
 
 from snaketrain.config.schema import Data
 from snaketrain.config.schema.data import stream_data_problems
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.loading import open_table, split_files
 from snaketrain.data.reading import check_columns, readable
 from snaketrain.data.reading import rows as read
-from snaketrain.data.split_files import SplitWriter, Spool, cases, in_batches, joined, progress, row_schema
+from snaketrain.data.split_files import SplitWriter, Spool, cases, full_batches, in_batches, progress, row_schema
 from snaketrain.data.splitting import SPLITS, Keys, among, assign, repeated, splits_of
 from snaketrain.data.surveying import Survey, Surveyor, check_train, classes, text_hash
 from snaketrain.data.tokenizer import Tokenizer, token_schema
@@ -107,7 +109,7 @@ def _write(
         writers: dict[str, SplitWriter] = {}
         for split in written:  # also those without an example, which later stages pass over
             part = parts.get(split)
-            batches = joined(part.spool.selected(part.rows)) if part else iter(())
+            batches = full_batches(part.spool.selected(part.rows)) if part else iter(())
             if part and _limited(part.source, data):
                 batches = tokenizer.encode(batches)
             labelled = part is not None and len(part.rows) > 0 and data.label is not None and part.survey.labelled
@@ -247,3 +249,37 @@ def _prepare_stream(data: Data, stream: "IterableDataset", output: Path) -> Json
     facts["datasets"] = {"train": {"use": source.use, "arguments": source.arguments}} | facts["datasets"]
     facts["splits"] = {"train": {"stream": True, "examples": None, "labelled": True, "fields": fields}} | facts["splits"]
     return facts
+
+
+# --- What extras do where data is prepared: their `preparing.py` has `add_arguments(parser)` and `joined(preparation)`, for what other jobs have prepared.
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A start of `prepare_data`: nothing is read yet, nor verified."""
+
+    arguments: argparse.Namespace  # of the command line, with those that the extras have added
+    data: Data
+    raw: Manifest
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Splits whose files other jobs have made and whose rows need not be read again."""
+
+    found: JsonObject  # the facts about the splits, as of `prepare`
+    issues: DataIssues
+    files: dict[str, str]  # digests, by their names in the folder
+    clean_up: Callable[[], None]  # once the manifest names the files
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    for extra in modules("preparing"):
+        extra.add_arguments(parser)
+
+
+def joined(preparation: Preparation) -> Joined | None:
+    """None: the rows are to be read here."""
+    found = (extra.joined(preparation) for extra in modules("preparing"))
+    return next(filter(None, found), None)

@@ -40,7 +40,7 @@ def in_batches(rows: Iterable[Example], schema: pyarrow.Schema) -> Iterator[pyar
         yield pyarrow.record_batch(list(map(pyarrow.array, columns, schema.types)), schema=schema)
 
 
-def joined(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+def full_batches(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     """Small batches, as a selection leaves them, joined to full ones."""
     yield from map(pyarrow.concat_batches, _grouped(batches, lambda batch: batch.num_rows, lambda batch: batch.nbytes))
 
