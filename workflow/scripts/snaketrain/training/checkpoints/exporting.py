@@ -26,9 +26,9 @@ def export_weights(checkpoint: Path, folder: Path, most_bytes: int = MOST_BYTES)
     for module, tensors in modules.items():
         sizes = {name: each.size.numel() * each.properties.dtype.itemsize for name, each in tensors.items()}
         layout = files_of(module, sizes, most_bytes)
-        for file, names in layout.items():
+        for file, names in layout.filename_to_tensors.items():
             write_file(checkpoint, module, {name: tensors[name] for name in names}, folder / file)
-        write_index(module, layout, sum(sizes.values()), folder)
+        write_index(module, layout, folder)
 
 
 def stored_in(folder: Path) -> dict[str, STORAGE_TYPES]:
