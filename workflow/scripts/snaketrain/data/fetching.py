@@ -14,14 +14,13 @@ from pathlib import Path, PurePosixPath
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Source
-from snaketrain.data.cells import first_of
 from snaketrain.data.formats import format_of
 from snaketrain.data.locations import FoundFiles, Unreachable, download_all, find, passed_over, problem_of, stored_files
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.file_systems import explained, let_hub_do_without_locks
 from snaketrain.runtime.manifests import file_digest
 from snaketrain.runtime.secret_forms import without_secrets
-from snaketrain.runtime.strict_json import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject, shortened
 
 PICKLED_OR_FOREIGN_WEIGHTS = ("*.bin", "*.h5", "*.onnx", "*.ot", "*.msgpack")
 
@@ -67,7 +66,7 @@ def misnamed_digests(source: Source, names: Iterable[str]) -> list[str]:
     known = {*names, *(PurePosixPath(name).name for name in names)}
     return [
         f"sha256 names {name!r}, but {describe(source)} has no such file{nearest(name, sorted(known))} "
-        f"It has: {first_of(names)}. Correct the name in `sha256`, or the source."
+        f"It has: {shortened(names, most=8)}. Correct the name in `sha256`, or the source."
         for name in source.sha256
         if not any(_means(name, file) for file in names)
     ]
@@ -240,7 +239,7 @@ def _wanted(source: Source, names: list[str]) -> tuple[list[str], dict[str, str]
     path = (source.path or "").strip("/")
     wanted = [name for name in names if _is_asked_for(source, name)]
     if not wanted:
-        raise ValueError(f"{describe(source)}: no such file{nearest(path, names)} The repository has: {first_of(names)}.")
+        raise ValueError(f"{describe(source)}: no such file{nearest(path, names)} The repository has: {shortened(names, most=8)}.")
     left_out: dict[str, str] = {}
     if source.hub_type == "model" and any(name.endswith(".safetensors") for name in wanted):
         others = [name for name in wanted if name != path and any(fnmatch.fnmatch(name, p) for p in PICKLED_OR_FOREIGN_WEIGHTS)]

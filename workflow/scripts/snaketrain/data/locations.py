@@ -20,11 +20,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from snaketrain.config.errors import nearest
-from snaketrain.data.cells import first_of
 from snaketrain.runtime.credentials import hidden, resolved
 from snaketrain.runtime.file_systems import explained
 from snaketrain.runtime.manifests import digest
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import JsonObject, shortened
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -58,7 +57,7 @@ class FoundFiles:
 
     def told(self) -> list[str]:
         """A line for each reason, with the number of entries and the first names."""
-        return [f"{len(names)} left out: {first_of(list(map(repr, names)))}: {reason}" for reason, names in self.by_reason.items()]
+        return [f"{len(names)} left out: {shortened(list(map(repr, names)), most=8)}: {reason}" for reason, names in self.by_reason.items()]
 
     def facts(self) -> JsonObject:
         """For a manifest: how many were left out, by reason."""

@@ -6,10 +6,10 @@ from typing import NamedTuple, TypeVar
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Data
-from snaketrain.data.cells import BadData, DataIssues, as_messages, first_of
+from snaketrain.data.cells import BadData, DataIssues, as_messages
 from snaketrain.data.formats import FORMATS, WHOLE, FileSlice, format_of, read_columns, read_rows, refuse_other_compression
 from snaketrain.labels.base import NotText, as_text
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import JsonObject, shortened
 
 PREVIEW_FILES = 50  # of a split, whose columns are looked at before any job
 
@@ -94,7 +94,7 @@ def report_unread(files: list[Path], data: Data, setting: str) -> None:
     """Print which files are passed over; `setting`: what names them."""
     if names := [repr(file.name) for file in files if not format_of(file, data.format)]:
         unread = f"{len(names)} of {len(files)} files are not read, since their names do not tell a known format"
-        print(f"{setting}: {unread}: {first_of(names)}", flush=True)
+        print(f"{setting}: {unread}: {shortened(names, most=8)}", flush=True)
 
 
 def check_columns(
@@ -127,4 +127,4 @@ def parser_of(setting: str) -> Callable[[object], str]:
 
 
 def it_has(name: str, names: list[str]) -> str:
-    return f"It has: {first_of(names, 20)}{nearest(name, names)}"
+    return f"It has: {shortened(names, 20)}{nearest(name, names)}"
