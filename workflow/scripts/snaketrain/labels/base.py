@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow
     from matplotlib.axes import Axes
     from torch import Tensor
 
@@ -95,12 +94,6 @@ class Parser(ABC, Generic[Cell, Label]):
     raw: str
     prepared: str
     missing: int | None = None  # in the prepared data instead of a label
-
-    def raw_type(self) -> pyarrow.DataType:
-        return arrow_type(self.raw)
-
-    def prepared_type(self) -> pyarrow.DataType:
-        return arrow_type(self.prepared)
 
 
 class Tally(ABC, Generic[Label]):
@@ -203,8 +196,8 @@ class Report(ABC):
         """The logits of those of the constant answers that are also measured by the other metrics of a task."""
         return {}
 
-    def shortened(self, scored: bool) -> str:
-        """What the files leave out, for the log; empty if nothing. `scored`: there are results besides the predictions."""
+    def left_out(self) -> str:
+        """What the files leave out, for the log; empty if nothing."""
         return ""
 
     @abstractmethod
@@ -234,13 +227,6 @@ class LabelKind:
     has_classes: bool = True  # whether `data.labels` may name classes
     mlflow_type: str = "long"  # of a label, in the schema of a data set
     served: bool = False  # whether tracking/served_classifier.py can answer with such a label
-
-
-def arrow_type(name: str) -> pyarrow.DataType:
-    import pyarrow
-
-    element = pyarrow.type_for_alias(name.removesuffix("[]"))
-    return pyarrow.list_(element) if name.endswith("[]") else element
 
 
 def drawable(name: object, most: int = 100) -> str:
