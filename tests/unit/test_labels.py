@@ -156,6 +156,7 @@ def test_duplicates_and_leaks_are_found_whatever_the_label(prepared):
         (["1", "one", "2"], {"label_kind": "number"}, ["data.label: 1 of the 3 rows of train have", "'one' film 1", "`label_kind`"]),
         (["2.0", "2"], {"label_kind": "number"}, ["data.label: all 2 training examples have the number 2: there is nothing to learn"]),
         (["", ""], {"label_kind": "number"}, ["data.label: no row of train has a value"]),
+        (["a", "b"], {"label_kind": "number"}, ["data.train: no usable example among its 2 rows (2 not a number)"]),
         ([["a"], ["a", "b"]], {}, ["data.label: ", "a.jsonl, line 1 has in column 'label' a list, ['a']", "`data.label_kind: classes`"]),
         ([["a"], ["a", "b"]], {"label_kind": "number"}, ["`data.label_kind: classes`"]),
     ],
@@ -166,19 +167,6 @@ def test_label_errors_show_before_any_job(tmp_path, cells, changes, words):
     data = Data.model_validate({"train": {"path": "x"}, "tokenizer": {"path": "x"}} | changes)
     (problem,) = check(data, {"train": [path]})
     assert all(word in problem for word in words), problem
-
-
-@pytest.mark.parametrize(
-    ("cells", "kind", "message"),
-    [
-        (["a|b", "b|a"], "classes", "all 2 training examples have the same classes, a, b: there is nothing to learn"),
-        ([4, 4, 4], "number", "all 3 training examples have the number 4"),
-        (["a", "b"], "number", "no usable example among its 2 rows .2 not a number."),
-    ],
-)
-def test_data_with_nothing_to_learn(prepared, cells, kind, message):
-    with pytest.raises(BadData, match=message):
-        prepared(table(cells), label_kind=kind, **WHOLE)
 
 
 @pytest.mark.parametrize(
