@@ -17,7 +17,7 @@ BAD = [
     ({"predict/new": {"path": "train.csv", "text": "txt"}}, "predict.new.text: ", "train.csv has no column 'txt'. It has: text, label. Did you mean 'text'?"),
     ({"predict/new": {"path": "train.csv", "encoding": "utf-99"}}, "predict.new.encoding: Python knows no encoding 'utf-99'. Usual ones: utf-8"),
     ({"predict/new": {"path": "train.csv", "id": "key"}}, "predict.new.id: ", "train.csv has no column 'key'"),
-    ({"predict/new": {"path": "train.csv", "columns": ["text"]}}, "predict.new.columns: is for files without a header, but train.csv, line 1 looks like one"),
+    ({"predict/new": {"path": "train.csv", "columns": ["text"]}}, "predict.new.columns: is for files without a header, but", "train.csv, line 1 looks like one"),
     ({"predict/new": {"path": "train.csv", "text": ["a", "b"]}}, "predict.new.text names 2 columns, but data.text names 1 (text): name as many"),
     ({"predict/new": {"path": "train.csv", "generate": {}}}, "predict.new.generate: text is generated, which train.task text_classification cannot"),
     ({"predict/new": {"path": "train.csv"}, "data/target": "text", "data/label": None}, "predict: the data has data.target, so that text is generated"),
