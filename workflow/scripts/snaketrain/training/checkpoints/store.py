@@ -6,18 +6,16 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.ranks import Background
 from snaketrain.runtime.run_folder import differing_settings
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.base import Strategy
-from snaketrain.training.checkpoints.formats import WholeTensors, load_checkpoint
+from snaketrain.training.checkpoints.formats import Sharded, WholeTensors, Write, load_checkpoint
 from snaketrain.training.checkpoints.publishing import (
     ERRORS,
     LISTING,
-    Peers,
     becomes_visible,
     damage,
     publish,
@@ -43,24 +41,13 @@ GONE = ".gone-"  # prefix of what is being removed
 DAMAGED = "damaged-"  # of what was set aside
 
 
-class CheckpointFormat(Protocol):
-    """How modules, optimizers and every other `Stateful` become files; which of them a checkpoint has is seen from its files."""
-
-    every_rank_writes: bool  # or rank 0 alone
-    peers: Peers  # the ranks that write
-
-    def collect(self, state: TrainState, stateful: dict[str, Stateful]) -> Callable[[Path], list[Path]]:
-        """Copy the state; all ranks take part. What it returns writes the copy into a folder, while training continues."""
-        ...
-
-
 class Checkpoints:
     def __init__(
         self,
         folder: Path,
         selection: Selection,
         keep_best: int,
-        format: CheckpointFormat | None = None,
+        format: WholeTensors | Sharded | None = None,
         check: Callable[[], object] = lambda: None,
         branch_steps: Sequence[int] = (),
         settings: JsonObject | None = None,
@@ -93,8 +80,7 @@ class Checkpoints:
     ) -> None:
         """All ranks take part; writing continues in the background. `ended`: why a callback has ended the training here."""
         self.finish()
-        write = self.format.collect(state, stateful)
-        if state.rank == 0 or self.format.every_rank_writes:
+        if write := self.format.collect(state, stateful):
             facts = CheckpointState(
                 step=state.step, metrics=metrics, scaler=state.strategy.scaler.state_dict(), settings=self.settings
             )  # fmt: skip
@@ -102,7 +88,7 @@ class Checkpoints:
                 facts["ended"] = ended
             if record:
                 facts["trajectory"] = record
-            self._background.start(partial(self._write, write, facts))
+            self._background.start(partial(self._write, write, facts, state.rank == 0))
 
     def finish(self) -> None:
         """Wait for the checkpoint that is being written, and raise its error if there was one."""
@@ -114,8 +100,8 @@ class Checkpoints:
         steps, self._newly_saved = self._newly_saved, []
         return steps
 
-    def _write(self, write: Callable[[Path], list[Path]], facts: CheckpointState) -> None:
-        final, first = self.folder / folder_name(facts["step"]), self.format.peers.rank == 0
+    def _write(self, write: Write, facts: CheckpointState, first: bool) -> None:
+        final = self.folder / folder_name(facts["step"])
 
         def write_all(beside: Path) -> list[Path]:
             written = write(beside)
@@ -125,7 +111,7 @@ class Checkpoints:
             return [*written, beside / STATE] if first else written
 
         try:
-            publish(final, self._mend, write_all, self.format.peers)
+            publish(final, self._mend, write_all, self.format.group)
             if first:
                 self._prune()
         except ERRORS as error:
