@@ -10,7 +10,6 @@ from snaketrain.runtime.journal import Journal
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
 from snaketrain.training import watching
-from snaketrain.training.callbacks import Callbacks
 from snaketrain.training.state import TrainState
 from snaketrain.training.watching import Progress, TensorBoard
 
@@ -33,19 +32,18 @@ class Shown:
         strategy.rank = rank
         self.state = TrainState(Task(), strategy, {}, step=start)
         self.tensorboard = TensorBoard(folder)
-        self.callbacks = Callbacks([self.tensorboard])
-        self.callbacks.on_train_start(self.state)
+        self.tensorboard.on_train_start(self.state)
 
     def show(self, step: int, figures: dict[str, float]) -> None:
         self.state.step = step
-        self.callbacks.on_log(self.state, figures)
+        self.tensorboard.on_log(self.state, figures)
 
     def evaluated(self, step: int, metrics: dict[str, float]) -> None:
         self.state.step = step
-        self.callbacks.on_evaluation(self.state, metrics)
+        self.tensorboard.on_evaluation(self.state, metrics)
 
     def close(self) -> None:
-        self.callbacks.on_train_end(self.state)
+        self.tensorboard.on_train_end(self.state)
 
 
 def reported(folder, tag: str) -> dict[int, float]:
