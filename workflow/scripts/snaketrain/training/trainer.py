@@ -34,14 +34,12 @@ from snaketrain.training.callbacks import Callback, Callbacks
 from snaketrain.training.checkpoints.formats import FormatName, make_format
 from snaketrain.training.checkpoints.ranking import BY_LOSS, BestMetric, Selection
 from snaketrain.training.checkpoints.store import Checkpoints
-from snaketrain.training.early_stopping import EarlyStopping
+from snaketrain.training.early_stopping import EarlyStopping, KnownEvaluations
 from snaketrain.training.evaluation import evaluate
-from snaketrain.training.known_evaluations import KnownEvaluations
 from snaketrain.training.metric_window import MetricWindow
 from snaketrain.training.plan import Plan, PlannedStep, PlannedSteps, folder_name
-from snaketrain.training.recovery import Accumulation, NonfiniteSteps
 from snaketrain.training.state import Stateful, StepOutcome, TrainState
-from snaketrain.training.step import train_step
+from snaketrain.training.step import Accumulation, NonfiniteSteps, train_step
 from snaketrain.training.trajectory import Record, Trajectory
 from snaketrain.training.watching import open_journals
 from snaketrain.training.weight_average import averages_in_place
@@ -95,7 +93,7 @@ class Trainer:
             self.stateful["data"] = self.planned.stream
         self.newest: StepOutcome | None = None  # the device may not know yet whether it is applied
         self.stopping = False
-        self.owed = False  # whether this step is still to be evaluated, because a stop request came first
+        self.owed = False  # whether this step is still to be evaluated: the initial weights, or where a stop request came first
         self.saved_at = time.monotonic()
 
     @classmethod
@@ -139,8 +137,8 @@ class Trainer:
             self.clock.to("steps")
             if state.step:
                 self.report_checkpoint(state.step)  # the last attempt may have been killed before it did
-            if state.step in (0, *self.plan.epoch_ends, self.plan.last):
-                self.evaluate_if_owed()
+            if self.owed and state.step in (0, *self.plan.epoch_ends, self.plan.last):
+                self.evaluate(saved=True)
             with self.planned.loading():
                 self.train_epochs()
             self.finish()
@@ -155,7 +153,8 @@ class Trainer:
         while planned.upcoming and not self.over:
             epoch = planned.upcoming.epoch
             task.on_epoch_start(epoch, state.plain_modules())
-            self.evaluate_if_owed()
+            if self.owed:
+                self.evaluate(saved=True)
             if not self.over:
                 task.train_epoch(epoch, self.steps(epoch))
             while self.has_steps_in(epoch):  # steps that the task left out
@@ -167,7 +166,8 @@ class Trainer:
             current = self.planned.take()
             yield partial(self.train_step, current)
             self.state.step = current.step
-            self.planned.done(current.step)
+            if self.planned.stream:  # which a checkpoint resumes after this step
+                self.planned.stream.done(current.step)
             if current.step == self.plan.epoch_ends[epoch]:  # before the checkpoint, which holds what it changes
                 self.state.task.on_epoch_end(epoch, self.state.plain_modules())
             self.after_step(self.newest)
@@ -273,11 +273,6 @@ class Trainer:
         if (step or self.plan.steps == 0) and (best or self.over or self.plan.saves_at(step)) and not (self.owed and saved):
             self.save(metrics)
 
-    def evaluate_if_owed(self) -> None:
-        """The initial weights, or the step at which the last attempt was stopped."""
-        if self.owed:
-            self.evaluate(saved=True)
-
     def measure(self) -> dict[str, float] | None:
         if not len(self.data.dev):  # nothing is trained, so that nothing is selected either
             return {}
@@ -328,7 +323,7 @@ class Trainer:
 
     def requests(self) -> tuple[bool, bool]:
         """Whether this rank is asked to stop, and whether it is time to save; ranks exchange both a step ahead."""
-        minutes = self.plan.save_minutes if self.state.rank == 0 else None
+        minutes = self.train.save_every_minutes if self.state.rank == 0 else None
         return self.options.stop(), minutes is not None and time.monotonic() - self.saved_at > 60 * minutes
 
     def finish(self) -> None:

@@ -53,7 +53,6 @@ MEASURING = (
 # in `early_stopping` too, and counts where they decide anything.
 NOT_MEASURING = (
     "snaketrain.training.early_stopping",
-    "snaketrain.training.known_evaluations",
     "snaketrain.training.metric_window",
     "snaketrain.training.schedules",
     "snaketrain.training.trajectory",

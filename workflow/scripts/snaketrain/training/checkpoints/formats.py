@@ -114,9 +114,7 @@ class WholeTensors:
         weights, tied = state.strategy.weights(module), tied_names(state.strategy.unwrapped(module))
         if state.rank != 0:
             return {}
-        # gathered from several ranks, tied weights no longer share their memory
-        untied = _untied({name: tensor for name, tensor in weights.items() if name not in tied})
-        return {name: self._snapshot.keep(tensor) for name, tensor in untied.items()}
+        return {name: self._snapshot.keep(tensor) for name, tensor in weights.items() if name not in tied}
 
     @staticmethod
     def _write(weights: dict[str, dict[str, Tensor]], others: dict[str, object], folder: Path) -> list[Path]:
@@ -140,14 +138,6 @@ class WholeTensors:
         optimizer_state = torch.load(folder / f"{name}.optimizer.pt", weights_only=True, mmap=True)
         weights |= {tied: weights[kept] for tied, kept in tied_names(strategy.unwrapped(module)).items() if kept in weights}
         strategy.load_state(module, optimizer, weights, optimizer_state)
-
-
-def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that share memory only once, as safetensors requires; under the name that comes first."""
-    kept: dict[object, str] = {}
-    for name in sorted(weights):
-        kept.setdefault((weights[name].data_ptr(), weights[name].shape) if weights[name].numel() else name, name)
-    return {name: weights[name] for name in kept.values()}
 
 
 class Sharded:

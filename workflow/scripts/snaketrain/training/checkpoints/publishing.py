@@ -21,6 +21,7 @@ from snaketrain.strategies.distributed import all_gather
 from snaketrain.training.checkpoints.ranking import STATE
 
 LISTING = "checkpoint.json"
+GONE = ".gone-"  # prefix of what is being removed
 # torch and safetensors raise errors of their own on a full disk; torch's CheckpointException is not an Exception
 ERRORS = (OSError, RuntimeError, SafetensorError, CheckpointException)
 SECONDS_UNTIL_VISIBLE = 60  # a network file system may show a new file to other nodes late
@@ -36,15 +37,15 @@ class Written(TypedDict):
 Listing: TypeAlias = dict[str, Written]  # by path, relative to the checkpoint
 
 
-def publish(final: Path, mend: Callable[[], None], write: Callable[[Path], Iterable[Path]], group: dist.ProcessGroup | None = None) -> None:
+def publish(final: Path, write: Callable[[Path], Iterable[Path]], group: dist.ProcessGroup | None = None) -> None:
     """Every rank of the group that writes the checkpoint calls this, or rank 0 by itself.
 
-    `write` writes this rank's files into a folder, and returns their paths; `mend` removes what a killed process left.
+    `write` writes this rank's files into a folder, and returns their paths.
     """
     beside, first = final.with_name(f".{final.name}"), group is None or dist.get_rank(group) == 0
 
     def begin() -> None:
-        mend()
+        mend(final.parent)
         beside.mkdir(parents=True)
 
     def end() -> None:
@@ -84,9 +85,26 @@ def rename(beside: Path, final: Path, listing: Listing) -> None:
     for folder in {(beside / name).parent for name in listing}:
         flush(folder)
     if final.exists():  # of the same step, saved before it was evaluated
-        final.rename(final.with_name(f".gone-{final.name}"))
+        remove(final)
     os.rename(beside, final)
     flush(final.parent)
+
+
+def remove(checkpoint: Path) -> None:
+    """Nobody finds half of it; `mend` deletes the files."""
+    checkpoint.rename(checkpoint.with_name(f"{GONE}{checkpoint.name}"))
+
+
+def mend(checkpoints: Path) -> None:
+    """Complete or undo what a killed process left: a checkpoint half removed, half written, or not yet renamed."""
+    for torn in checkpoints.glob(".step-*"):
+        final = checkpoints / torn.name.removeprefix(".")
+        if final.exists() or damage(torn):
+            shutil.rmtree(torn)
+        else:
+            torn.rename(final)
+    for gone in checkpoints.glob(f"{GONE}*"):
+        shutil.rmtree(gone)
 
 
 def publish_again(source: Path, final: Path, state: Json) -> None:

@@ -18,9 +18,11 @@ from snaketrain.training.checkpoints.publishing import (
     LISTING,
     becomes_visible,
     damage,
+    mend,
     publish,
     publish_again,
     read_listing,
+    remove,
 )
 from snaketrain.training.checkpoints.ranking import (
     AVERAGES,
@@ -37,7 +39,6 @@ from snaketrain.training.plan import folder_name
 from snaketrain.training.state import Stateful, TrainState
 from snaketrain.training.trajectory import Record
 
-GONE = ".gone-"  # prefix of what is being removed
 DAMAGED = "damaged-"  # of what was set aside
 
 
@@ -81,9 +82,8 @@ class Checkpoints:
         """All ranks take part; writing continues in the background. `ended`: why a callback has ended the training here."""
         self.finish()
         if write := self.format.collect(state, stateful):
-            facts = CheckpointState(
-                step=state.step, metrics=metrics, scaler=state.strategy.scaler.state_dict(), settings=self.settings
-            )  # fmt: skip
+            scaler = state.strategy.scaler.state_dict()
+            facts = CheckpointState(step=state.step, metrics=metrics, scaler=scaler, settings=self.settings)
             if ended:
                 facts["ended"] = ended
             if record:
@@ -111,7 +111,7 @@ class Checkpoints:
             return [*written, beside / STATE] if first else written
 
         try:
-            publish(final, self._mend, write_all, self.format.group)
+            publish(final, write_all, self.format.group)
             if first:
                 self._prune()
         except ERRORS as error:
@@ -131,19 +131,8 @@ class Checkpoints:
             kept |= {each.path for each in [each for each in ranked if each.step <= until][: self.keep_best]}
         for path in earlier:
             if path not in kept:
-                path.rename(self.folder / f"{GONE}{path.name}")  # atomic, so that nobody finds half of it
-        self._mend()
-
-    def _mend(self) -> None:
-        """Complete or undo what a killed process left: a checkpoint half removed, half written, or not yet renamed."""
-        for torn in self.folder.glob(".step-*"):
-            final = self.folder / torn.name.removeprefix(".")
-            if final.exists() or damage(torn):
-                shutil.rmtree(torn)
-            else:
-                torn.rename(final)
-        for gone in self.folder.glob(f"{GONE}*"):
-            shutil.rmtree(gone)
+                remove(path)
+        mend(self.folder)
 
     def found(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
@@ -171,7 +160,7 @@ class Checkpoints:
         """Load the last intact checkpoint, whatever its format; the step it was saved at, 0 if there is none."""
         self.finish()
         if state.rank == 0:
-            self._mend()
+            mend(self.folder)
         path = self._last_intact(state)
         if path is None:
             return 0
@@ -200,7 +189,7 @@ class Checkpoints:
         path = self.folder / folder_name(step)
         self.check()
         publish_again(path, path, {**read_state(path), "metrics": metrics})
-        self._mend()
+        mend(self.folder)
 
     def _last_intact(self, state: TrainState) -> Path | None:
         """Rank 0 chooses for all, since a shared file system may not show every rank the same files at the same time.
