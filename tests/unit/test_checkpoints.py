@@ -146,11 +146,26 @@ def test_the_last_one_and_the_best_are_kept(tmp_path, mode, kept):
     assert Checkpoints(tmp_path, Selection("loss", mode), 2).restore(ours, {}) == 6
 
 
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_an_infinite_metric_is_never_the_best(mode):
-    """Otherwise none after it would be saved as the best."""
-    best = BestMetric(Selection("loss", mode))
-    assert [best.improved({"loss": loss}) for loss in (math.inf, -math.inf, math.nan, 1.0, 1.0)] == [False, False, False, True, False]
+@pytest.mark.parametrize(
+    ("mode", "found", "improved"),
+    [
+        ("max", [(0.5, 1.0), (0.7, 1.0), (0.3, 1.0)], [True, True, False]),
+        ("min", [(0.5, 1.0), (0.7, 1.0), (0.3, 1.0)], [True, False, True]),
+        # of equal ones that of the lower loss
+        ("max", [(0.5, 2.0), (0.5, 2.0), (0.5, 1.0), (0.4, 0.5), (0.5, math.nan), (0.6, 9.0)], [True, False, True, False, False, True]),
+        # otherwise none after an infinite one would be saved as the best
+        ("min", [(math.inf, 1.0), (-math.inf, 1.0), (math.nan, 1.0), (1.0, 1.0), (1.0, 1.0)], [False, False, False, True, False]),
+        ("max", [(math.inf, 1.0), (-math.inf, 1.0), (math.nan, 1.0), (1.0, 1.0), (1.0, 1.0)], [False, False, False, True, False]),
+    ],
+)
+def test_the_best_metric_also_after_a_resume(mode, found, improved):
+    best, seen = BestMetric(Selection("score", mode)), []
+    for score, loss in found:
+        resumed = BestMetric(Selection("score", mode))
+        resumed.load_state_dict(best.state_dict())
+        best = resumed
+        seen.append(best.improved({"score": score, "loss": loss}))
+    assert seen == improved
 
 
 FILES = {
@@ -222,7 +237,7 @@ def test_a_training_resumes_in_the_other_format(tmp_path, saved):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_folder_that_was_taken_over_is_not_touched(tmp_path, format):
-    """Its new owner may be writing the checkpoint of the same step."""
+    """Its new owner may be writing the checkpoint of the same step, while this process is on a node that was cut off."""
 
     def taken_over() -> None:
         raise TakenOver("job 8 writes here now")
@@ -276,31 +291,3 @@ def test_a_kill_while_a_checkpoint_is_replaced_loses_none(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
     checkpoints.restore(ours, {})
     assert not checkpoints.evaluated
-
-
-def test_a_checkpoint_is_not_published_in_a_folder_that_was_taken_over(tmp_path):
-    """Found by the simulated cluster (seed 1256): another process wrote there already when this one, on a node cut off, had saved."""
-
-    def taken_over():
-        raise TakenOver("another process writes here now")
-
-    ours, checkpoints = learner(SINGLE), Checkpoints(tmp_path, BY_LOSS, 1, check=taken_over)
-    checkpoints.save(ours, {"loss": 1.0}, {})
-    with pytest.raises(TakenOver):
-        checkpoints.finish()
-    assert not list(tmp_path.glob("step-*"))
-
-
-def test_the_best_metric_has_a_direction():
-    for mode, improved in (("max", [True, True, False]), ("min", [True, False, True])):
-        best = BestMetric(Selection("score", mode))
-        assert [best.improved({"score": score}) for score in (0.5, 0.7, 0.3)] == improved
-
-
-def test_of_equal_metrics_the_lower_loss_is_better():
-    found = [(0.5, 2.0), (0.5, 2.0), (0.5, 1.0), (0.4, 0.5), (0.5, math.nan), (0.6, 9.0)]
-    best = BestMetric(Selection("score", "max"))
-    assert [best.improved({"score": score, "loss": loss}) for score, loss in found] == [True, False, True, False, False, True]
-    again = BestMetric(Selection("score", "max"))
-    again.load_state_dict(best.state_dict())
-    assert [again.improved({"score": 0.6, "loss": loss}) for loss in (9.0, 8.0)] == [False, True]
