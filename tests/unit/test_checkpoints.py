@@ -4,10 +4,13 @@ import gc
 import math
 import pickle
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import limits
 import pytest
 import torch
 from torch import nn
@@ -21,6 +24,7 @@ from snaketrain.tasks.metric_names import mode_of, modes_of
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.checkpoints.exporting import export_weights
 from snaketrain.training.checkpoints.formats import make_format
+from snaketrain.training.checkpoints.publishing import read_listing
 from snaketrain.training.checkpoints.ranking import BY_LOSS, BestMetric, Selection, is_sharded
 from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.state import TrainState
@@ -36,8 +40,8 @@ class Second(Strategy):
         self.received = received
 
     def all_gather_object(self, item: Any) -> list[Any]:
-        assert item is None  # only rank 0 chooses
-        return [self.received, item]
+        assert item == (None, None)  # only rank 0 chooses
+        return [(self.received, None), item]
 
 
 def learner(strategy: Strategy) -> TrainState:
@@ -186,6 +190,33 @@ def test_the_previous_checkpoint_replaces_a_damaged_one(tmp_path, capsys, format
     assert Checkpoints(tmp_path, BY_LOSS, 3).restore(ours, {}) == 2
     assert torch.equal(ours.modules["model"].weight, weights[2])
     assert f"{step} is damaged" in capsys.readouterr().err
+
+
+class OfTwo(Strategy):
+    """One of two ranks, each in a thread of its own."""
+
+    world_size, said, together = 2, [None, None], threading.Barrier(2)
+
+    def __init__(self, rank: int):
+        super().__init__("cpu", "fp32")
+        self.rank = rank
+
+    def all_gather_object(self, item: Any) -> list[Any]:
+        self.said[self.rank] = item
+        self.together.wait(limits.seconds(20))
+        items = [*self.said]
+        self.together.wait(limits.seconds(20))
+        return items
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_each_rank_verifies_a_share_of_the_shards(tmp_path, share):
+    train_and_save(tmp_path, 3, "sharded")
+    step = tmp_path / "step-00000003"
+    (step / sorted(read_listing(step))[share]).write_bytes(b"")
+    with ThreadPoolExecutor(2) as pool:
+        restored = pool.map(lambda rank: Checkpoints(tmp_path, BY_LOSS, 3).restore(learner(OfTwo(rank)), {}), (0, 1))
+        assert [*restored] == [2, 2]
 
 
 @pytest.mark.parametrize("damaged", ["model.safetensors", "state.json"])

@@ -11,7 +11,6 @@ from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.ranks import Background
 from snaketrain.runtime.run_folder import differing_settings
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.strategies.base import Strategy
 from snaketrain.training.checkpoints.formats import Sharded, WholeTensors, Write, load_checkpoint
 from snaketrain.training.checkpoints.publishing import (
     ERRORS,
@@ -194,33 +193,25 @@ class Checkpoints:
     def _last_intact(self, state: TrainState) -> Path | None:
         """Rank 0 chooses for all, since a shared file system may not show every rank the same files at the same time.
 
-        What several ranks have written, several verify, each its share of the files.
+        What several ranks have written, several verify, each its share of the files, once rank 0 has found its own intact.
         """
-        strategy = state.strategy
-        found = self.found() if state.rank == 0 else []
+        strategy, found = state.strategy, self.found() if state.rank == 0 else []
+        rank, ranks = strategy.data_parallel_rank, strategy.data_parallel_size
         while True:
-            path = strategy.all_gather_object(self._next_intact(found, strategy))[0]
+            newest = found.pop() if found else None
+            message = damage(newest, 0, ranks if is_sharded(newest) else 1) if newest else None
+            path, message = strategy.all_gather_object((newest, message))[0]
             if path is None:
                 return None
-            if not becomes_visible(path / LISTING):
+            if not message and not becomes_visible(path / LISTING):
                 raise SystemExit(f"{path}: rank {state.rank} does not see this checkpoint. All nodes need the same file system.")
-            if not is_sharded(path):
-                return path
-            rank, ranks = strategy.data_parallel_rank, strategy.data_parallel_size
-            damages = strategy.all_gather_object(damage(path, rank, ranks) if rank else None)  # rank 0 has read its share
-            if not any(damages):
+            if not message and is_sharded(path):
+                messages = strategy.all_gather_object(damage(path, rank, ranks) if rank else None)
+                message = next(filter(None, messages), None)
+            if not message:
                 return path
             if state.rank == 0:
-                set_aside(path, next(filter(None, damages)))
-
-    def _next_intact(self, found: list[Path], strategy: Strategy) -> Path | None:
-        """The newest of these that rank 0 finds intact; of a sharded one it reads its share alone."""
-        while found:
-            path = found.pop()
-            if not (message := damage(path, 0, strategy.data_parallel_size if is_sharded(path) else 1)):
-                return path
-            set_aside(path, message)
-        return None
+                set_aside(path, message)
 
 
 def set_aside(path: Path, message: str) -> None:
