@@ -18,7 +18,7 @@ from snaketrain.orchestration import extras
 from snaketrain.orchestration.effects import effect_problems
 from snaketrain.orchestration.named_code import generation_errors, reference_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
-from snaketrain.orchestration.own_files import dataset_classes, of_splits
+from snaketrain.orchestration.own_files import references
 from snaketrain.orchestration.strategy_declarations import evaluation_errors, strategy_errors
 from snaketrain.runtime.credentials import all_set, resolved
 from snaketrain.runtime.strict_json import JsonObject
@@ -40,24 +40,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
         if run is None:
             continue
         train, data = run.train, run.data
-        arguments = [source.arguments for source in (*data.sources.values(), *run.evaluation_sets.values())]
-        named = (
-            train.task,
-            train.strategy,
-            train.optimizer,
-            train.schedule,
-            train.groups,
-            train.callbacks,
-            train.trainer,
-            train.metrics,
-            run.evaluate.metrics,
-            run.model,
-            run.select,
-            data.label_kind,
-            arguments,
-            dataset_classes(data),
-            [each.use for each in run.evaluation_sets.values()],
-        )
+        named = [*references(run)], train.task, train.metrics, run.evaluate.metrics, run.select, data.label, data.label_kind
         shared = run.model.adapters is None, train.strategy, train.batch_size, train.batch_tokens, train.accumulate, run.compute
         for check_settings, relevant, is_consequence in (
             (reference_errors, named, follows_by_path),
@@ -178,7 +161,7 @@ def shared_files(data: Data) -> Iterator[str]:
 def local_files(data: Data) -> dict[str, list[Path]]:
     """The local files of each split: a hub's are not fetched yet, and a dataset class has none."""
     given: dict[str, list[Path]] = {}
-    for split, source in of_splits(data).items():
+    for split, source in data.sources.items():
         if not source.is_remote and source.use is None:
             try:
                 given[split] = source_files(source)

@@ -10,7 +10,7 @@ from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.evaluation_sets import set_of
 from snaketrain.orchestration.named_code import train_settings
 from snaketrain.orchestration.names import initial
-from snaketrain.orchestration.own_files import class_files, code_of_evaluation, code_of_training, dataset_classes, of_splits
+from snaketrain.orchestration.own_files import class_files, code_of_evaluation, code_of_training, dataset_classes
 from snaketrain.orchestration.stage import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.strategy_declarations import compared_strategy
 from snaketrain.runtime.strict_json import JsonObject
@@ -40,10 +40,10 @@ class FetchData(Stage):
         return self.pipeline.datasets
 
     def sources(self, job: str) -> dict[str, Source]:
-        return {split: source for split, source in of_splits(self.pipeline.datasets[job]).items() if not source.use}
+        return {split: source for split, source in self.pipeline.datasets[job].sources.items() if not source.use}
 
     def settings(self, job: str) -> JsonObject:
-        return {"data": {split: source.as_json for split, source in of_splits(self.pipeline.datasets[job]).items()}}
+        return {"data": {split: source.as_json for split, source in self.pipeline.datasets[job].sources.items()}}
 
 
 class FetchModel(FetchOne):
