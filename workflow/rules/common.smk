@@ -1,4 +1,4 @@
-# Params that the commands of the rules share. None makes a result stale: another launcher or another log leads to the same result.
+# Params that the commands of the rules share. Another launcher or another log leads to the same result, and makes none stale.
 import shlex
 
 from snaketrain.orchestration import launching
@@ -33,3 +33,8 @@ def launched(stage):
 def settings_file(stage, job_of=str):
     """The settings and the code that decide the result, for the script; a dry run only names the file."""
     return untracked(lambda job: pipeline.stages[stage].settings_file(job_of(job), store=executes()))
+
+
+def shared(stage):
+    """The params that the rule of each stage has; of these, the sections of its settings and its code make its results stale."""
+    return pipeline.compared(stage) | {"logged": logged, "settings": settings_file(stage)}

@@ -33,10 +33,8 @@ rule compare_runs:
     log:
         "logs/compare_runs.log",
     params:
-        code=pipeline.code("compare_runs"),
-        logged=logged,
+        **shared("compare_runs"),
         compare_runs=python("compare_runs"),
-        settings=settings_file("compare_runs"),
         runs=list(pipeline.runs),
         compared=untracked(lambda job: pipeline.finishing()),
         sets=untracked(lambda job: pipeline.evaluations_of(pipeline.finishing())),

@@ -7,8 +7,8 @@ rule evaluate_model:
         check_results("evaluate_model"),
         training="results/runs/{run}/training/manifest.json",
         selection="results/runs/{run}/selection/manifest.json",
-        data=varying(pipeline.runs, pipeline.data),
-        set=varying(pipeline.runs, pipeline.evaluation_set),
+        data=pipeline.read("evaluate_model", "data"),
+        set=pipeline.read("evaluate_model", "set"),
         model=varying(pipeline.runs, pipeline.weights),
     output:
         manifest="results/runs/{run}/evaluation/manifest.json",
@@ -35,11 +35,8 @@ rule evaluate_model:
     resources:
         **launching.resources_of(pipeline.computes_of("evaluate_model"), saves=False),
     params:
-        evaluate=pipeline.section("evaluate_model", "evaluate"),
-        code=pipeline.code("evaluate_model"),
-        logged=logged,
+        **shared("evaluate_model"),
         evaluate_model=launched("evaluate_model"),
-        settings=settings_file("evaluate_model"),
         options=untracked(lambda job: evaluation_options(pipeline.compute("evaluate_model", job))),
     shell:
         "{params.logged} {log:q} {params.evaluate_model} --output {output.manifest:q} --settings {params.settings:q} "
@@ -56,8 +53,8 @@ if pipeline.sets.evaluations:
             check_results("evaluate_set"),
             training="results/runs/{run}/training/manifest.json",
             selection="results/runs/{run}/selection/manifest.json",
-            data=varying(pipeline.sets.evaluations, pipeline.data),
-            set=varying(pipeline.sets.evaluations, pipeline.evaluation_set),
+            data=pipeline.read("evaluate_set", "data"),
+            set=pipeline.read("evaluate_set", "set"),
             model=varying(pipeline.sets.evaluations, pipeline.weights),
         output:
             manifest="results/runs/{run}/sets/{evaluation_set}/manifest.json",
@@ -75,12 +72,8 @@ if pipeline.sets.evaluations:
         resources:
             **launching.resources_of(pipeline.computes_of("evaluate_set"), saves=False),
         params:
-            evaluate=pipeline.section("evaluate_set", "evaluate"),
-            set=pipeline.section("evaluate_set", "set"),
-            code=pipeline.code("evaluate_set"),
-            logged=logged,
+            **shared("evaluate_set"),
             evaluate_set=launched("evaluate_set"),
-            settings=settings_file("evaluate_set"),
             options=untracked(lambda job: evaluation_options(pipeline.compute("evaluate_set", job))),
         shell:
             "{params.logged} {log:q} {params.evaluate_set} --output {output.manifest:q} --settings {params.settings:q} "

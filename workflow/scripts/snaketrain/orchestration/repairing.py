@@ -125,7 +125,7 @@ class Repairs:
         return (
             self.pipeline.stages[stage].has_same_settings(name, manifest)
             and not self._changed(manifest)
-            and (not stage.startswith("fetch") or self._same_files(stage, name, manifest))
+            and (not self.pipeline.stages[stage].fetches or self._same_files(stage, name, manifest))
             and all(self.current(*each) for each in above.values())
             and manifest.inputs == {role: read_manifest(self.pipeline.manifest(*each)).content for role, each in above.items()}
         )

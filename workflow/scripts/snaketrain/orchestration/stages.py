@@ -21,7 +21,8 @@ from snaketrain.runtime.strict_json import JsonObject
 class FetchOne(Stage):
     """The files of a source."""
 
-    is_reproducible = True
+    sections = ("source",)
+    fetches = is_reproducible = True
 
     @property
     def script(self) -> Path:
@@ -33,7 +34,8 @@ class FetchOne(Stage):
 
 class FetchData(Stage):
     name, folder, works_on = "fetch_data", "raw/{}", "data set"
-    is_reproducible = True
+    sections = ("data",)
+    fetches = is_reproducible = True
 
     @property
     def jobs(self) -> Collection[str]:
@@ -74,6 +76,7 @@ class FetchInput(FetchOne):
 
 
 class Prepare(Stage):
+    sections = ("data",)
     is_reproducible = True
     label_classes = ("Parser", "Tally")
 
@@ -124,6 +127,7 @@ class PrepareSet(Prepare):
 
 
 class Training(ModelStage):
+    sections: ClassVar[tuple[str, ...]] = ("model", "train", "select")
     label_classes: ClassVar[tuple[str, ...]] = ("Head",)
 
     def compute(self, job: str) -> Compute:
@@ -154,6 +158,7 @@ class TrainModel(Training):
 
 class SelectCheckpoint(Stage):
     name, folder = "select_checkpoint", "runs/{}/selection"
+    sections = ("select",)
 
     def jobs_of(self, run: str) -> Sequence[str]:
         return [run]
@@ -185,6 +190,7 @@ class Evaluation(Inference):
 
 class EvaluateModel(Evaluation):
     name, folder = "evaluate_model", "runs/{}/evaluation"
+    sections = ("evaluate",)
 
     def jobs_of(self, run: str) -> Sequence[str]:
         return [run]
@@ -195,6 +201,7 @@ class EvaluateModel(Evaluation):
 
 class EvaluateSet(Evaluation):
     name, folder, works_on = "evaluate_set", "runs/{}/sets/{}", "run with that evaluation set"
+    sections = ("evaluate", "set")
 
     @property
     def jobs(self) -> Collection[str]:

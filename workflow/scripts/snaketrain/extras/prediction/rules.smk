@@ -18,11 +18,8 @@ if PREDICTING.jobs:
         resources:
             **launching.resources_of(pipeline.computes_of("predict_inputs"), saves=False),
         params:
-            predict=pipeline.section("predict_inputs", "predict"),
-            code=pipeline.code("predict_inputs"),
-            logged=logged,
+            **shared("predict_inputs"),
             predict_inputs=launched("predict_inputs"),
-            settings=settings_file("predict_inputs"),
             options=untracked(
                 lambda job: inference_options(pipeline.compute("predict_inputs", job), pipeline.runs[job].evaluate.batch_size)
             ),

@@ -94,10 +94,6 @@ class DecideClasses(OfShards):
     def reads(self, job: str) -> Reads:
         return {shard_of(shard): ("survey_shard", shard) for shard in self.shards.of(job)}
 
-    def surveys(self, job: str) -> list[str]:
-        """What the rule reads."""
-        return [self.pipeline.as_input("survey_shard", shard) for shard in self.shards.of(job)]
-
 
 class PrepareShard(OfShards):
     name, folder, works_on = "prepare_shard", "data/{}/shards/{}", "shard"
@@ -114,10 +110,6 @@ class PrepareShard(OfShards):
     def reads(self, job: str) -> Reads:
         decided = {"classes": ("decide_classes", dataset_of(job))} if dataset_of(job) in self.shards.deciding else {}
         return self.raw(job) | fetched(tokenizer=self.reading(job).tokenizer) | decided
-
-    def classes(self, job: str) -> list[str]:
-        """What the rule reads of them: nothing where the settings list them, or where there are none."""
-        return [self.pipeline.as_input(*decision) for role, decision in self.reads(job).items() if role == "classes"]
 
     def adds(self, stage: str, job: str) -> Mapping[str, list[str]]:
         """The shards that `prepare_data` joins. They are no input of its manifest: another number of them leaves it as it is."""
