@@ -8,7 +8,7 @@ import pytest
 from snaketrain.config.schema import Data
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer
-from snaketrain.orchestration import known_stages
+from snaketrain.orchestration import stages
 from snaketrain.orchestration.stages import Training
 
 
@@ -67,4 +67,4 @@ def in_parts(monkeypatch):
         name, folder = "train_trunk", "trunks/{}/training"
 
     for stage in (TrainPart, TrainTrunk):
-        monkeypatch.setitem(known_stages.CLASSES, stage.name, stage)
+        monkeypatch.setitem(stages.classes(), stage.name, stage)

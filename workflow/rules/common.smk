@@ -2,7 +2,7 @@
 import shlex
 
 from snaketrain.orchestration import launching
-from snaketrain.orchestration.evaluation_sets import run_of, set_of
+from snaketrain.orchestration.names import run_of, set_of
 from snaketrain.orchestration.rule_values import evaluation_options, inference_options, options, training_options
 from snaketrain.orchestration.rule_values import job_name, untracked, varying
 

@@ -46,7 +46,7 @@ rule evaluate_model:
 
 # Evaluates the selected checkpoint, or all that are kept, on a set of `evaluation_sets`. The manifest lists `<set>_predictions.csv`, and
 # `checkpoints.json` of all checkpoints, which not every task and set has.
-if pipeline.sets.evaluations:
+if pipeline.stages["evaluate_set"].jobs:
 
     rule evaluate_set:
         input:
@@ -55,7 +55,7 @@ if pipeline.sets.evaluations:
             selection="results/runs/{run}/selection/manifest.json",
             data=pipeline.read("evaluate_set", "data"),
             set=pipeline.read("evaluate_set", "set"),
-            model=varying(pipeline.sets.evaluations, pipeline.weights),
+            model=varying(pipeline.stages["evaluate_set"].jobs, pipeline.weights),
         output:
             manifest="results/runs/{run}/sets/{evaluation_set}/manifest.json",
             results="results/runs/{run}/sets/{evaluation_set}/{evaluation_set}_results.json",

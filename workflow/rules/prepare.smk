@@ -24,7 +24,7 @@ rule prepare_data:
 
 
 # An evaluation set is prepared on its own, also the test set if it has files of its own: another one does not touch the prepared training data.
-if pipeline.sets.prepared:
+if pipeline.sets:
 
     rule prepare_set:
         input:
@@ -41,7 +41,7 @@ if pipeline.sets.prepared:
         params:
             **shared("prepare_set"),
             prepare_set=python("prepare_set"),
-            set_name=untracked(lambda job: pipeline.sets.prepared[job].name),
+            set_name=untracked(lambda job: pipeline.stages["prepare_set"].prepared[job].name),
         shell:
             "{params.logged} {log:q} {params.prepare_set} --output {output:q} --settings {params.settings:q} "
             "--set-name={params.set_name:q} --data {input.data:q} --files {input.files:q} --threads {threads}"

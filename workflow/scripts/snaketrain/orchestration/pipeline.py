@@ -12,11 +12,10 @@ from typing import TypeAlias
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.config.secrets import variables_in
-from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
-from snaketrain.orchestration.known_stages import folder_of_job, stages_of
-from snaketrain.orchestration.names import data_name, initial, source_name
+from snaketrain.orchestration.names import data_name, initial, run_of, set_name, source_name
 from snaketrain.orchestration.rule_values import varying
-from snaketrain.orchestration.stage import Decision, ModelStage
+from snaketrain.orchestration.stage import Decision, ModelStage, Stage
+from snaketrain.orchestration.stages import PreparedSet, classes, folder_of_job
 from snaketrain.orchestration.strategy_declarations import evaluation_compute, saves_shards
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import USED_AS_SECRETS
@@ -45,8 +44,7 @@ class Pipeline:
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
         self.ancient: Callable[[str], str] = str  # Snakemake's mark of an input whose changes make nothing stale
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning
-        self.sets = EvaluationSets(self.runs)
-        self.stages = stages_of(self)
+        self.stages: dict[str, Stage] = {name: stage(self) for name, stage in classes().items()}
         self.reads_files = reads_files
         os.environ[USED_AS_SECRETS] = ",".join(sorted(variables_in(config)))  # what is printed must not have their values
 
@@ -65,6 +63,15 @@ class Pipeline:
     @cached_property
     def datasets(self) -> dict[str, Data]:
         return {name: self.runs[run].data.for_training for run, name in self.data_names.items()}
+
+    @cached_property
+    def sets(self) -> dict[str, PreparedSet]:
+        """By `run/evaluation set`: what is prepared for it, also for a test set in files of its own."""
+        return {
+            f"{run}/{name}": PreparedSet(name, set_name(name, reading, settings.data), self.data_names[run], reading)
+            for run, settings in self.runs.items()
+            for name, reading in settings.sets.items()
+        }
 
     @cached_property
     def computes(self) -> dict[str, Compute]:

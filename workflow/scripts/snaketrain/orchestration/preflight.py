@@ -10,11 +10,11 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import WITH_NAMES, follows, mentions, read, settings_of
 from snaketrain.config.schema import Data, Settings, Source, Tracking
 from snaketrain.config.schema.evaluation import placed
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.config.secrets import environment_problems
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.locations import address_problems
 from snaketrain.data.reading import check
-from snaketrain.orchestration import extras
 from snaketrain.orchestration.effects import effect_problems
 from snaketrain.orchestration.named_code import generation_errors, reference_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
@@ -49,7 +49,11 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             (generation_errors, (*named, run.evaluate.generate, data.text), follows_by_path),
             (sources, (run.data, run.model), follows_by_path),
             (evaluation_sets, (run.data, run.evaluation_sets), follows_by_path),
-            *((problems_of_run, relevant_to(run), follows_by_path) for problems_of_run, relevant_to in extras.checks_of_runs()),
+            *(
+                (each.problems_of_run, each.relevant_to(run), follows_by_path)
+                for each in modules("check")
+                if hasattr(each, "problems_of_run")
+            ),
         ):
             if (key := f"{check_settings.__module__} {check_settings.__name__} {relevant!r} {sorted(found.wrong)}") not in seen:
                 seen.add(key)
@@ -67,7 +71,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
     wrong = set().union(*(found.wrong for found in reading.runs.values()))
     problems += [each for each in effect_problems(runs, without_data) if not is_known(each, problems) and not follows_by_path(each, wrong)]
     if not problems:  # what extras check, such as a plan, would fail or mean nothing with wrong settings
-        problems = [*extras.problems(runs)]
+        problems = [problem for each in modules("check") if hasattr(each, "problems") for problem in each.problems(runs)]
     if problems:
         raise ConfigurationError(_once(problems))
     return runs

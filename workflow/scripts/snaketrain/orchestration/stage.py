@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Compute, Settings, Source
 from snaketrain.orchestration.code_digest import LABEL_CLASSES, SCRIPTS, code_digests
-from snaketrain.orchestration.evaluation_sets import run_of
-from snaketrain.orchestration.names import RESULTS, source_name
+from snaketrain.orchestration.names import RESULTS, run_of, source_name
 from snaketrain.orchestration.own_files import content
 from snaketrain.runtime.loaded_code import changed_files, with_recorded
 from snaketrain.runtime.manifests import Manifest, digest

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Settings
 from snaketrain.extras.search.top_level import SearchedSweep, read_searches
-from snaketrain.orchestration.evaluation_sets import run_of
+from snaketrain.orchestration.names import run_of
 from snaketrain.orchestration.stage import Decision, Reads
 from snaketrain.orchestration.stages import Training
 from snaketrain.runtime.manifests import read_manifest
