@@ -96,3 +96,19 @@ def workspace(made_once) -> Path:
     from pipeline.workspace import make_workspace, snakemake
 
     return made_once("workspace", lambda folder: snakemake(make_workspace(folder)))
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """A stage that trains runs part by part, and one that trains what is no run, as extras may add them."""
+
+    from snaketrain.orchestration.stages import Training, classes
+
+    class TrainPart(Training):
+        name, folder, part_of = "train_part", "runs/{}/parts/{}", "train_model"
+
+    class TrainTrunk(Training):
+        name, folder = "train_trunk", "trunks/{}/training"
+
+    for stage in (TrainPart, TrainTrunk):
+        monkeypatch.setitem(classes(), stage.name, stage)

@@ -147,8 +147,8 @@ def slurm(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def cluster_tool(folder: Path, *words: str) -> str:
-    command = [sys.executable, REPOSITORY / "workflow/scripts/tools/cluster.py", *words]
+def jobs_tool(folder: Path, *words: str) -> str:
+    command = [sys.executable, REPOSITORY / "workflow/scripts/snaketrain/extras/jobs/jobs.py", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 

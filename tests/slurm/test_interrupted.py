@@ -15,10 +15,10 @@ from slurm.lab import (
     Workflow,
     assert_as_undisturbed,
     attempts,
-    cluster_tool,
     configured,
     events,
     job_of,
+    jobs_tool,
     set_pace,
     slurm,
     steps,
@@ -92,7 +92,7 @@ def test_a_new_snakemake_follows_the_job_of_one_that_was_killed(followed):
     followed.under_way()
     followed.kill()
     job = job_of(followed.folder)
-    shown = cluster_tool(followed.folder, "status")
+    shown = jobs_tool(followed.folder, "status")
     assert f"patient  train_model  {job}" in shown and "RUNNING" in shown
     again = followed.start()
     until(lambda: f"continues as SLURM job {job}" in again.printed(), "it follows the job", workflow=again)
@@ -126,7 +126,7 @@ def test_a_job_that_is_cancelled_stays_cancelled(followed):
     assert workflow.process.returncode == 1
     assert "It was cancelled and is not retried" in workflow.printed()
     assert followed.last_end()["status"] == "STOPPED" and attempts(followed.folder) == followed.starts
-    assert "CANCELLED" in cluster_tool(followed.folder, "status")
+    assert "CANCELLED" in jobs_tool(followed.folder, "status")
 
 
 def test_what_is_done_while_no_snakemake_runs_counts(followed, undisturbed):

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from pipeline.workspace import read_configuration, write_configuration
 
-from slurm.lab import RUN, STEPS, TRAINING, Workflow, cluster_tool, events, make, set_pace, slurm, steps, until
+from slurm.lab import RUN, STEPS, TRAINING, Workflow, events, jobs_tool, make, set_pace, slurm, steps, until
 from snaketrain.runtime.journal import read_events
 
 
@@ -80,7 +80,7 @@ def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side_while_on
     until(lambda: sum(has(run, "train") for run in trained()) == 6, "all six train", workflow=workflow)
     assert not any(has(run, "end") for run in trained())
     cancelled, requeued, *_ = sorted(trained())
-    assert f"{cancelled}: saved at step" in cluster_tool(folder, "cancel", cancelled)
+    assert f"{cancelled}: saved at step" in jobs_tool(folder, "cancel", cancelled)
     job = trained()[requeued][0]["job"]
     assert "TimeLimit=00:20:00" in slurm("scontrol", "show", "job", job), "the minutes of its parts are not added up"
     slurm("scontrol", "requeue", job)
@@ -89,7 +89,7 @@ def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side_while_on
     until(lambda: workflow.process.poll() is not None, "snakemake ends")
     done = [path.parts[-3] for path in folder.glob("results/runs/*/evaluation/manifest.json")]
     assert workflow.process.returncode == 1 and len(done) == 5 and cancelled not in done, "the others are not held up"
-    shown = dict(line.split(maxsplit=1) for line in cluster_tool(folder, "status").splitlines())
+    shown = dict(line.split(maxsplit=1) for line in jobs_tool(folder, "status").splitlines())
     assert shown[requeued].startswith(f"evaluate_model  {job} ") and "CANCELLED" in shown[cancelled]
     Workflow(folder).finish()
     assert "Nothing to be done" in Workflow(folder).finish()

@@ -8,8 +8,6 @@ import pytest
 from snaketrain.config.schema import Data
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer
-from snaketrain.orchestration import stages
-from snaketrain.orchestration.stages import Training
 
 
 @pytest.fixture
@@ -54,17 +52,3 @@ def by_effect(monkeypatch):
 
     monkeypatch.delenv("SNAKETRAIN_CHECKS", raising=False)
     monkeypatch.setattr(effects, "asked", asked)
-
-
-@pytest.fixture
-def in_parts(monkeypatch):
-    """A stage that trains runs part by part, and one that trains what is no run, as extras may add them."""
-
-    class TrainPart(Training):
-        name, folder, part_of = "train_part", "runs/{}/parts/{}", "train_model"
-
-    class TrainTrunk(Training):
-        name, folder = "train_trunk", "trunks/{}/training"
-
-    for stage in (TrainPart, TrainTrunk):
-        monkeypatch.setitem(stages.classes(), stage.name, stage)

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import limits
 
+from snaketrain.runtime.journal import events_named
 from snaketrain.runtime.ranks import WORTH_ANOTHER_START
 from snaketrain.training.watching import StallWatchdog, named
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
+from snaketrain.runtime.journal import Journal
 from snaketrain.training import watching
-watching.LONGEST_POLL_SECONDS, watching.PEERS_SECONDS = 0.5, 0.0
-watch = watching.StallWatchdog(Path(sys.argv[1]), 0, 1, float(sys.argv[3]))
+watching.LONGEST_POLL_SECONDS, watching.PEERS_SECONDS, watching.LATE_SECONDS = 0.5, 0.0, 2.0
+watch = watching.StallWatchdog(Path(sys.argv[1]), 0, 1, float(sys.argv[3]), Journal(Path(sys.argv[1], "journal.jsonl")))
 print("begins", flush=True)
 for _ in range(int(sys.argv[2])):
     time.sleep(0.1)
@@ -41,10 +43,13 @@ def test_time_while_suspended_does_not_count(tmp_path):
     time.sleep(stall_seconds + 1)
     process.send_signal(signal.SIGCONT)
     assert process.wait(limits.seconds(30)) == 0
+    assert list(events_named(tmp_path / "journal.jsonl", "idle")) == []
 
 
 def test_a_process_that_hangs_ends(tmp_path):
-    assert started(tmp_path, 0, 2).wait(limits.seconds(30)) == WORTH_ANOTHER_START
+    assert started(tmp_path, 0, 4).wait(limits.seconds(30)) == WORTH_ANOTHER_START
+    (told,) = events_named(tmp_path / "journal.jsonl", "idle")  # long before
+    assert told["seconds"] < 4 and list(told["places"]) == ["rank 0"] and told["places"]["rank 0"].startswith("busy in ")
 
 
 def test_a_thousand_ranks_are_grouped_by_place_smallest_group_first(tmp_path):
@@ -55,4 +60,4 @@ def test_a_thousand_ranks_are_grouped_by_place_smallest_group_first(tmp_path):
     watch = StallWatchdog(tmp_path, 1024, 1024, 600)
     watch.close()
     lines = [f"{named(ranks)}: {place.partition(' ')[0]}" for place, ranks in watch._places()]
-    assert lines == ["rank 7: busy", "rank 900: no", "ranks 0-6, 8-899, 901-1023: waiting"]
+    assert lines == ["rank 7: busy", "rank 900: does", "ranks 0-6, 8-899, 901-1023: waiting"]

@@ -18,9 +18,6 @@ CORE: dict[str, Command] = {
     "run": (SCRIPTS / "tools/run.py", (), "check a configuration and run it, on this machine or on a cluster"),
     "check": (SCRIPTS / "tools/check_configuration.py", (), "check a configuration as before the first job, and start nothing"),
     "why": (SCRIPTS / "tools/why.py", (), "say which jobs would run, and why"),
-    "status": (SCRIPTS / "tools/cluster.py", ("status",), "show what each run is at"),
-    "log": (SCRIPTS / "tools/cluster.py", ("log",), "print the log of a run's job"),
-    "cancel": (SCRIPTS / "tools/cluster.py", ("cancel",), "save and end the jobs of runs"),
     "ui": (SCRIPTS / "tools/show_runs.py", (), "open the MLflow UI on the results in this folder"),
     "track": (SCRIPTS / "tools/follow_runs.py", (), "bring MLflow up to date with the results in this folder"),
     "export": (SCRIPTS / "tools/export.py", (), "copy a run's selected model to a folder of its own"),
@@ -34,7 +31,9 @@ def commands() -> dict[str, Command]:
     for folder in sorted(path.parent for path in EXTRAS.glob("*/__init__.py")):
         # alone: as a module it would bring the whole configuration along
         own: Mapping[str, tuple[str, str]] = runpy.run_path(str(folder / "__init__.py")).get("COMMANDS", {})
-        found |= {name: (folder / script, (), about) for name, (script, about) in own.items()}
+        for name, (words, about) in own.items():
+            script, *before = words.split()
+            found[name] = (folder / script, tuple(before), about)
     return found
 
 

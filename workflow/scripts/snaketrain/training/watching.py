@@ -53,8 +53,8 @@ def default_callbacks(
 ) -> list[Callback]:
     """The callbacks of a training that the workflow starts; `profile`: the first step to trace, and how many."""
     callbacks = [
-        StallWatchdog(folder / "logs/stalled", strategy.rank, strategy.world_size, stall_seconds), Progress(run, journal),
-        TensorBoard(folder / "tensorboard"), MachineLoad(journal), Samples(journal),
+        StallWatchdog(folder / "logs/stalled", strategy.rank, strategy.world_size, stall_seconds, journal),
+        Progress(run, journal), TensorBoard(folder / "tensorboard"), MachineLoad(journal), Samples(journal),
     ]  # fmt: skip
     if profile:
         callbacks.append(Profiler(folder / "profile", *map(int, profile.split(":"))))
@@ -269,36 +269,42 @@ class Profiler(Callback):
         self.on_train_end(state)
 
 
-# --- The end of a training that hangs, with the place where each rank was.
+# --- A training that hangs: it tells where each rank is, and ends.
 
 POLL_SECONDS = 1.0
 LONGEST_POLL_SECONDS = 10.0  # if more passed between two polls, the process was suspended, or its machine slept
+LATE_SECONDS, TIMES_AS_LONG = 60.0, 2.0  # without a step, and compared with the longest time for one, until that is told
 PEERS_SECONDS = 5.0  # for the other ranks to write down where they are
 
 
 class StallWatchdog(Callback):
-    """If no step and no batch of an evaluation has ended for `limit_seconds`, the process logs its stack and exits.
+    """Tells where the ranks are if no step and no batch of an evaluation ends for a minute; after `limit_seconds` it ends the process.
 
     Time in which the process was suspended does not count.
     """
 
-    def __init__(self, folder: Path, rank: int, world_size: int, limit_seconds: float):
-        self.folder, self.rank, self.world_size, self.limit = folder, rank, world_size, limit_seconds
+    def __init__(self, folder: Path, rank: int, world_size: int, limit_seconds: float, journal: Journal | None = None):
+        self.folder, self.rank, self.world_size, self.limit, self.journal = folder, rank, world_size, limit_seconds, journal
         self.main = threading.get_ident()
         self.closed = threading.Event()
+        self.idle_seconds, self.longest_seconds = 0.0, 0.0
+        self.is_late = True  # what an earlier start has written is removed
         self.beat()
-        for old in folder.glob(f"rank-{rank}.txt"):
-            old.unlink()
         threading.Thread(target=self._watch, name="stall watchdog", daemon=True).start()
 
     def beat(self) -> None:
+        self.longest_seconds = max(self.longest_seconds, self.idle_seconds)
         self.idle_seconds = 0.0
+        if self.is_late:
+            self.is_late = False
+            self._stack.unlink(missing_ok=True)
 
     def close(self) -> None:
         self.closed.set()
 
     def on_train_start(self, state: TrainState) -> None:
         self.beat()
+        self.longest_seconds = 0.0  # the start may have taken longer than any step
 
     def on_step_end(self, state: TrainState, outcome: StepOutcome) -> None:
         self.beat()
@@ -319,14 +325,32 @@ class StallWatchdog(Callback):
             self.idle_seconds += min(now - polled, LONGEST_POLL_SECONDS)
             polled = now
             if self.idle_seconds > self.limit:
-                self._report()
-                logging.shutdown()
-                os._exit(WORTH_ANOTHER_START)  # the main thread is stuck, perhaps in a call that no exception reaches
+                self._end()
+            if not self.is_late and self.idle_seconds > self._late_seconds:
+                self.is_late = True
+                self._tell()
 
-    def _report(self) -> None:
-        stack = traceback.extract_stack(sys._current_frames()[self.main])
-        make_private_folder(self.folder)
-        write_text(self.folder / f"rank-{self.rank}.txt", hidden("".join(traceback.format_list(stack))), PRIVATE_FILE)
+    @property
+    def _late_seconds(self) -> float:
+        """The first rank is the last one, so that it finds what the others have written."""
+        return LATE_SECONDS if self.rank else max(LATE_SECONDS, TIMES_AS_LONG * self.longest_seconds)
+
+    def _tell(self) -> None:
+        self._write_stack()
+        if self.rank:
+            return
+        time.sleep(PEERS_SECONDS)
+        if self.is_late and (seconds := round(self.idle_seconds + PEERS_SECONDS)) < self.limit:
+            places = {named(ranks): place for place, ranks in self._places()}
+            logging.warning(
+                "nothing has moved for %d seconds: %s", seconds, "; ".join(f"{ranks} {place}" for ranks, place in places.items())
+            )
+            with contextlib.suppress(Exception):  # a full disk, or another training in the folder: the trainer finds out itself
+                if self.journal:
+                    self.journal.write("idle", seconds=seconds, places=places)
+
+    def _end(self) -> None:
+        stack = self._write_stack()
         logging.error(
             "nothing has moved for %.0f seconds (compute.stall_seconds); rank %d is here:\n%s",
             self.limit, self.rank, "".join(traceback.format_list(stack[-12:])),
@@ -336,6 +360,19 @@ class StallWatchdog(Callback):
             for place, ranks in self._places():
                 logging.error("%s: %s", named(ranks), place)
             logging.error("stacks of all ranks: %s", self.folder)
+        logging.shutdown()
+        os._exit(WORTH_ANOTHER_START)  # the main thread is stuck, perhaps in a call that no exception reaches
+
+    @property
+    def _stack(self) -> Path:
+        return self.folder / f"rank-{self.rank}.txt"
+
+    def _write_stack(self) -> traceback.StackSummary:
+        """Where the main thread is."""
+        stack = traceback.extract_stack(sys._current_frames()[self.main])
+        make_private_folder(self.folder)
+        write_text(self._stack, hidden("".join(traceback.format_list(stack))), PRIVATE_FILE)
+        return stack
 
     def _places(self) -> list[tuple[str, list[int]]]:
         """Where the ranks are, in the order of how many are there: most wait for the few that are elsewhere."""
@@ -348,7 +385,7 @@ class StallWatchdog(Callback):
         try:
             lines = (self.folder / f"rank-{rank}.txt").read_text(encoding="utf-8").splitlines()
         except OSError:
-            return "no answer: the machine or the process may be gone"
+            return "does not answer: the machine or the process may be gone or suspended"
         frames = [line.strip() for line in lines if line.startswith("  File")]
         places = [frame for frame in frames if not frame.startswith('File "<')] or frames or ["no frame of Python"]  # files, not <string>
         # inside torch most likely means a collective, blocked by the rank that is busy elsewhere

@@ -1,4 +1,4 @@
-"""`cluster.py`: the state of a folder's runs, from a fake squeue and their files; their logs; and cancelling one."""
+"""`snaketrain status`, `log` and `cancel`: the state of a folder's runs, from a fake squeue and their files; their logs; and cancelling one."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import limits
 import pytest
 
-import cluster
+from snaketrain.extras.jobs import jobs
 from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.runtime.processes import start_ticks
 
@@ -58,9 +58,9 @@ def submitted(number: str, comment: str, state: str = "") -> None:
 
 
 def call(monkeypatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["cluster.py", *words])
+    monkeypatch.setattr(sys, "argv", ["jobs.py", *words])
     with pytest.raises(SystemExit) as ended:
-        cluster.main()
+        jobs.main()
     if isinstance(ended.value.code, str):
         raise ended.value
     return ended.value.code
@@ -118,9 +118,36 @@ def test_status_of_a_training_that_takes_no_step(slurm, monkeypatch, capsys, sil
     assert found["state"] == "RUNNING" and (found["seconds_left"] is None) == told == (found["idle_seconds"] is not None)
 
 
+def recorded(run: str, event: str, seconds_ago: float, **content: object) -> None:
+    line = {"event": event, "time": time.time() - seconds_ago, "attempt": 1, **content}
+    with open(Path("results/runs", run, "training/journal.jsonl"), "a") as journal:
+        journal.write(json.dumps(line) + "\n")
+
+
 def test_status_of_a_training_whose_steps_take_minutes(slurm, monkeypatch, capsys):
     slurm(squeue=rows("4|RUNNING|None|rule_train_model_wildcards_large|n[1-2]"))
     trained("large", 4, pace=100.0, now=time.time() - 150)
+    submitted("4", "rule_train_model_wildcards_large")
+    os.utime("4.log", (0, time.time() - 150))
+    recorded("large", "system", 3)
+    call(monkeypatch, "status")
+    assert "no step" not in table(capsys)["large"]
+
+
+def test_status_of_a_training_that_says_where_it_hangs(slurm, monkeypatch, capsys):
+    """The load of its machine goes on being recorded."""
+    slurm(squeue=rows("4|RUNNING|None|rule_train_model_wildcards_large|n[1-2]"))
+    trained("large", 40, now=time.time() - 75)
+    places = {"rank 3": "busy in own.py, line 7", "ranks 0-2": "waiting in all_reduce"}
+    submitted("4", "rule_train_model_wildcards_large")
+    recorded("large", "idle", 12, seconds=65, places=places)
+    recorded("large", "system", 1)
+    call(monkeypatch, "status")
+    line, *below = capsys.readouterr().out.splitlines()[1:]
+    seconds = re.search(r"RUNNING, no step for (\d+) s", line)
+    assert seconds and 77 <= int(seconds[1]) <= 90
+    assert below == ["  rank 3 busy in own.py, line 7", "  ranks 0-2 waiting in all_reduce"]
+    recorded("large", "train", 0, step=41)
     call(monkeypatch, "status")
     assert "no step" not in table(capsys)["large"]
 
@@ -249,7 +276,7 @@ def test_the_log_of_a_job(slurm, monkeypatch, capfdbinary):
 
 
 def test_following_a_log_ends_with_the_job(slurm, monkeypatch, capfdbinary):
-    monkeypatch.setattr(cluster, "SECONDS_BETWEEN_QUESTIONS", 0.2)
+    monkeypatch.setattr(jobs, "SECONDS_BETWEEN_QUESTIONS", 0.2)
     slurm(squeue=f"test -e more && exit; echo more >> 4.log; touch more; {rows('4|RUNNING|None|rule_train_model_wildcards_large|n1')}")
     trained("large", 40)
     submitted("4", "rule_train_model_wildcards_large")

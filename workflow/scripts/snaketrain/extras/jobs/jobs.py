@@ -14,12 +14,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
 from snaketrain.orchestration.stages import classes, parts_of, run_of_work, trains
 from snaketrain.orchestration.submissions import Submission, Submissions
@@ -67,7 +66,7 @@ FOLDERS = {
     name: stage.folder.removeprefix("runs/{}/") for name, stage in classes().items() if re.fullmatch(r"runs/\{\}/[^/]+", stage.folder)
 }
 LAST_BYTES = 262_144  # of a journal, which may be long
-SHORTEST_IDLE_SECONDS, TIMES_AS_LONG = 60, 2  # without a record, and compared with the longest time between two, until that is told
+SILENT_SECONDS = 60  # a training records the load of its machine every few seconds
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,8 @@ class RunState:
     process: int | None = None  # on this machine
     in_queue: bool = False
     training: str = ""  # the folder; none of a job that does not train
-    idle_seconds: float | None = None  # since a training that runs has recorded a step, or anything else; None if that is not long ago
+    idle_seconds: float | None = None  # since the last step of a training that runs; None if that is not long ago
+    places: Mapping[str, str] = field(default_factory=dict)  # where its ranks are then
 
     @property
     def is_at_work(self) -> bool:
@@ -103,7 +103,7 @@ class Progress:
     seconds_left: float | None
     end: Event | None  # of the last attempt
     last: float | None = None  # when it recorded something, unless it has ended
-    longest_pause: float = 0.0  # between two records
+    idle: Event | None = None  # if that no step ends is the last that it has recorded
 
 
 def run_states(folder: Path, queue: Iterable[QueuedJob] | None, submissions: Mapping[str, Submission]) -> list[RunState]:
@@ -154,14 +154,17 @@ def of_job(folder: Path, name: str, row: QueuedJob, submissions: Mapping[str, Su
 
 
 def with_pace(state: RunState, progress: Progress) -> RunState:
-    """With the time that is left; or with how long it has done nothing, neither recorded nor printed: it may hang."""
+    """With the time that is left; or with how long it has done nothing: it may hang."""
+    if progress.idle:
+        idle = time.time() - progress.idle["time"] + progress.idle["seconds"]
+        return replace(state, idle_seconds=idle, places=progress.idle["places"])
     if progress.last is None:
         return state
     log = Path(state.log)
     printed = log.stat().st_mtime if state.log and log.exists() else 0.0
-    idle = time.time() - max(progress.last, printed)
-    if idle > max(SHORTEST_IDLE_SECONDS, TIMES_AS_LONG * progress.longest_pause):
-        return replace(state, idle_seconds=idle)
+    silent = time.time() - max(progress.last, printed)  # its first rank is suspended or cut off, or it loads a model
+    if silent > SILENT_SECONDS:
+        return replace(state, idle_seconds=silent)
     return replace(state, seconds_left=progress.seconds_left)
 
 
@@ -223,9 +226,12 @@ def progress_of(training: Path) -> Progress:
     trained = [event for event in events if event["event"] == "train"]
     step, steps = trained[-1]["step"] if trained else attempt["resume_step"], attempt.get("steps")
     end = events[-1] if events and events[-1]["event"] == "end" else None
-    times = [event["time"] for event in events or [attempt] if "time" in event]
-    pause = max((after - before for before, after in pairwise(times)), default=0.0)
-    return Progress(step, steps, None if end else seconds_left(trained, steps), end, None if end else max(times, default=None), pause)
+    if end:
+        return Progress(step, steps, None, end)
+    last = max((event["time"] for event in events or [attempt] if "time" in event), default=None)
+    done = [event for event in events if event["event"] != "system"]
+    idle = done[-1] if done and done[-1]["event"] == "idle" else None
+    return Progress(step, steps, seconds_left(trained, steps), None, last, idle)
 
 
 def seconds_left(trained: list[Event], steps: int | None) -> float | None:
@@ -272,8 +278,10 @@ def status(args: argparse.Namespace) -> int:
         return 0
     rows = [COLUMNS, *map(columns, found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS) - 1)]
-    for row in rows:
+    for row, state in zip(rows, [None, *found], strict=True):
         print("  ".join(text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)).rstrip())
+        for ranks, place in state.places.items() if state else ():
+            print(f"  {ranks} {place}")
     if not found:
         print(f"{Path.cwd()}: no runs here. Start snakemake, or give --directory.", file=sys.stderr)
     return 0
