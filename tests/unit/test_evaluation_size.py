@@ -128,7 +128,7 @@ def test_shards_are_not_joined_on_a_login_node(strategy, compute, light):
 def test_its_job_and_its_command_have_its_own_size():
     config = {"data": DATA, "train": {"batch_size": 64}, "compute": LARGE}
     pipeline, as_trained = Pipeline(config, in_slurm_job=True), Pipeline(config | {"compute": {**LARGE, "evaluation": {"nodes": 3}}})
-    training, evaluation = pipeline.compute("train_model", "default"), pipeline.compute("evaluate_model", "default")
+    training, evaluation = pipeline.stages["train_model"].compute("default"), pipeline.stages["evaluate_model"].compute("default")
     assert asked(training, saves=True)["gres"] == "gpu:8" and "-N2" in str(asked(training, saves=True)["slurm_extra"])
     assert asked(evaluation, saves=False)["gres"] == "gpu:1" and "-N1" in str(asked(evaluation, saves=False)["slurm_extra"])
     words = [shlex.split(launch(each, pipeline.in_slurm_job)) for each in (training, evaluation)]
@@ -146,5 +146,5 @@ def test_jobs_of_a_run_evaluated_in_its_training_job_are_submitted_as_one():
     assert callable(pipeline.groups) and [pipeline.groups([run]) for run in "abc"] == ["a", "b", None]
     assert [pipeline.is_in_group(run) for run in "abc"] == [True, True, False]
     # Snakemake merges the resources of their jobs: strings must be equal, and minutes are added up
-    requests = [asked(pipeline.compute(stage, "a"), saves=stage == "train_model") for stage in ("train_model", "evaluate_model")]
+    requests = [asked(pipeline.stages[stage].compute("a"), saves=stage == "train_model") for stage in ("train_model", "evaluate_model")]
     assert requests[0] == requests[1] and str(requests[0]["slurm_extra"]).split()[-3:] == ["-t600", "--signal=USR1@120", "-pgpu"]

@@ -24,7 +24,7 @@ def launched(stage):
     """The script of a stage, which runs in the processes of `compute`."""
 
     def command(job):
-        launcher = launching.launch(pipeline.compute(stage, job), pipeline.in_slurm_job)
+        launcher = launching.launch(pipeline.stages[stage].compute(job), pipeline.in_slurm_job)
         return f"{launcher} {shlex.quote(str(pipeline.stages[stage].script))}"
 
     return untracked(command)

@@ -1,6 +1,10 @@
 # Compares all runs in one table and on one page.
 
 
+def of_all_runs(file, what, caption):
+    return report(file, category="Comparison", labels={"all runs": what}, caption=caption)
+
+
 localrules:
     compare_runs,
 
@@ -12,24 +16,9 @@ rule compare_runs:
         decisions=[pipeline.manifest(*decision) for decision in pipeline.decisions],
     output:
         manifest="results/comparison/manifest.json",
-        page=report(
-            "results/comparison/index.html",
-            category="Comparison",
-            labels={"all runs": "compared on one page"},
-            caption="../report/comparison.rst",
-        ),
-        curves=report(
-            "results/comparison/learning_curves.png",
-            category="Comparison",
-            labels={"all runs": "learning curves"},
-            caption="../report/learning_curves.rst",
-        ),
-        table=report(
-            "results/comparison/runs.csv",
-            category="Comparison",
-            labels={"all runs": "table of every figure and setting"},
-            caption="../report/runs.rst",
-        ),
+        page=of_all_runs("results/comparison/index.html", "compared on one page", "../report/comparison.rst"),
+        curves=of_all_runs("results/comparison/learning_curves.png", "learning curves", "../report/learning_curves.rst"),
+        table=of_all_runs("results/comparison/runs.csv", "table of every figure and setting", "../report/runs.rst"),
     log:
         "logs/compare_runs.log",
     params:

@@ -2,6 +2,10 @@
 # `<split>_predictions.csv`, which is not declared because not every task does.
 
 
+def plots(file, of):
+    return report(file, category="Runs", subcategory="{run}", labels={"set": of}, caption="../report/evaluation.rst")
+
+
 rule evaluate_model:
     input:
         check_results("evaluate_model"),
@@ -13,31 +17,19 @@ rule evaluate_model:
     output:
         manifest="results/runs/{run}/evaluation/manifest.json",
         results=expand("results/runs/{{run}}/evaluation/{split}_results.json", split=["dev", "test"]),
-        dev_plots=report(
-            "results/runs/{run}/evaluation/dev_plots.png",
-            category="Runs",
-            subcategory="{run}",
-            labels={"set": "development"},
-            caption="../report/evaluation.rst",
-        ),
-        test_plots=report(
-            "results/runs/{run}/evaluation/test_plots.png",
-            category="Runs",
-            subcategory="{run}",
-            labels={"set": "test"},
-            caption="../report/evaluation.rst",
-        ),
+        dev_plots=plots("results/runs/{run}/evaluation/dev_plots.png", of="development"),
+        test_plots=plots("results/runs/{run}/evaluation/test_plots.png", of="test"),
     log:
         "logs/evaluate_model/{run}.log",
     group:
         pipeline.groups
-    threads: launching.threads_of(pipeline.computes_of("evaluate_model"))
+    threads: launching.threads_of(pipeline.stages["evaluate_model"].computes)
     resources:
-        **launching.resources_of(pipeline.computes_of("evaluate_model"), saves=False),
+        **launching.resources_of(pipeline.stages["evaluate_model"].computes, saves=False),
     params:
         **shared("evaluate_model"),
         evaluate_model=launched("evaluate_model"),
-        options=untracked(lambda job: evaluation_options(pipeline.compute("evaluate_model", job))),
+        options=untracked(lambda job: evaluation_options(pipeline.stages["evaluate_model"].compute(job))),
     shell:
         "{params.logged} {log:q} {params.evaluate_model} --output {output.manifest:q} --settings {params.settings:q} "
         "--run-name={wildcards.run:q} --training {input.training:q} --selection {input.selection:q} --data {input.data:q} "
@@ -59,22 +51,16 @@ if pipeline.stages["evaluate_set"].jobs:
         output:
             manifest="results/runs/{run}/sets/{evaluation_set}/manifest.json",
             results="results/runs/{run}/sets/{evaluation_set}/{evaluation_set}_results.json",
-            plots=report(
-                "results/runs/{run}/sets/{evaluation_set}/{evaluation_set}_plots.png",
-                category="Runs",
-                subcategory="{run}",
-                labels={"set": "{evaluation_set}"},
-                caption="../report/evaluation.rst",
-            ),
+            plots=plots("results/runs/{run}/sets/{evaluation_set}/{evaluation_set}_plots.png", of="{evaluation_set}"),
         log:
             "logs/evaluate_set/{run}/{evaluation_set}.log",
-        threads: launching.threads_of(pipeline.computes_of("evaluate_set"))
+        threads: launching.threads_of(pipeline.stages["evaluate_set"].computes)
         resources:
-            **launching.resources_of(pipeline.computes_of("evaluate_set"), saves=False),
+            **launching.resources_of(pipeline.stages["evaluate_set"].computes, saves=False),
         params:
             **shared("evaluate_set"),
             evaluate_set=launched("evaluate_set"),
-            options=untracked(lambda job: evaluation_options(pipeline.compute("evaluate_set", job))),
+            options=untracked(lambda job: evaluation_options(pipeline.stages["evaluate_set"].compute(job))),
         shell:
             "{params.logged} {log:q} {params.evaluate_set} --output {output.manifest:q} --settings {params.settings:q} "
             "--run-name={wildcards.run:q} --training {input.training:q} --selection {input.selection:q} --data {input.data:q} "

@@ -14,9 +14,9 @@ rule train_model:
         "logs/train_model/{run}.log",
     group:
         pipeline.groups
-    threads: launching.threads_of(pipeline.computes_of("train_model"))
+    threads: launching.threads_of(pipeline.stages["train_model"].computes)
     resources:
-        **launching.resources_of(pipeline.computes_of("train_model"), saves=True),
+        **launching.resources_of(pipeline.stages["train_model"].computes, saves=True),
     params:
         **shared("train_model"),
         train_model=launched("train_model"),

@@ -19,7 +19,7 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from snaketrain.checking import Findings, Unknown, is_own
+from snaketrain.checking import Findings, Unknown
 from snaketrain.checking.calls import check_calls, hook_problems
 from snaketrain.checking.optimization import check_rates, pattern_problems
 from snaketrain.checking.planned import NotPlannable, PlannedModel, fetched_or_local, planned_model
@@ -28,6 +28,7 @@ from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Use
 from snaketrain.data.cells import BadData
 from snaketrain.orchestration.own_files import references, uses_in
+from snaketrain.runtime.loaded_code import is_own
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.metrics import metrics_of_settings

@@ -81,18 +81,6 @@ class Pipeline:
     def evaluation_computes(self) -> dict[str, Compute]:
         return {name: evaluation_compute(run) for name, run in self.runs.items()}
 
-    def computes_of(self, stage: str) -> dict[str, Compute]:
-        """What each job of a stage that runs a model takes."""
-        return self._model_stage(stage).computes
-
-    def compute(self, stage: str, job: str) -> Compute:
-        return self._model_stage(stage).compute(job)
-
-    def _model_stage(self, name: str) -> ModelStage:
-        stage = self.stages[name]
-        assert isinstance(stage, ModelStage), f"{name} runs no model"
-        return stage
-
     @property
     def selection_is_light(self) -> bool:
         """Whether selecting only copies files. Joining shards, merging adapters and averaging take torch and more memory."""

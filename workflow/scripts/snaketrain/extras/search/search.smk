@@ -19,9 +19,9 @@ rule train_rung:
         "logs/train_rung/{run}/{rung}.log",
     wildcard_constraints:
         rung="[1-9][0-9]*",
-    threads: launching.threads_of(pipeline.computes_of("train_rung"))
+    threads: launching.threads_of(pipeline.stages["train_rung"].computes)
     resources:
-        **launching.resources_of(pipeline.computes_of("train_rung"), saves=True),
+        **launching.resources_of(pipeline.stages["train_rung"].computes, saves=True),
     params:
         **shared("train_rung"),
         train_rung=launched("train_rung"),
