@@ -87,6 +87,13 @@ BAD = [
     ({"sweeps": {"s": {"train.seed": 3}}}, "sweeps.s.train.seed: expects a list of values, not 3"),
     ({"sweeps": {"s": {"train.seed": []}}}, "sweeps.s.train.seed: expects a list of values, not []"),
     ({"sweeps": {"s": {"train.seed": [1, -1]}}}, "sweeps.s.train.seed: expects a number greater than or equal to 0, not -1"),
+    # what is given twice, or means nothing
+    ({"runs": {"a": {"train": {"seed": 1}, "train.seed": 2}}}, "runs.a: `train.seed` is given twice, by `train` and by `train.seed`"),
+    ({"runs": {"a": {"train.optimizer": "a.B", "train.optimizer.use": "a.C"}}}, "runs.a: `train.optimizer.use` is given twice"),
+    ({"data/label": None, "train/task": "causal_lm", "train/block_length": 1, "select/metric": "loss"}, "train: `block_length` is 1"),
+    ({"model/source": {"path": "x"}, "model/adapters": {"target_modules": "("}}, "model.adapters.target_modules: '(' is no regular expression"),
+    ({"evaluation_sets": {"x": {}}}, "evaluation_sets.x: names nothing"),
+    *(({"tracking/uri": uri}, f"tracking.uri: '{uri}' names no file") for uri in ("sqlite://", "sqlite:///", "sqlite+pysqlite://")),
     # choices and names of code
     ({"select/metric": "accurcy"}, "select.metric: the task logs no 'accurcy'. Did you mean 'accuracy'?", "It logs: loss, accuracy, macro_f1"),
     ({"train/task": {"use": "mine.py:Mine"}}, "select.metric: the task logs no 'accuracy'", "It logs: loss, blue"),

@@ -80,20 +80,16 @@ def test_given_sizes_are_used_and_every_process_gets_a_gpu():
 @pytest.mark.parametrize(
     ("strategy", "evaluation", "told"),
     [
+        ("single", {"processes": 2}, "train.strategy `single` runs in one process, but compute.evaluation.processes is 2"),
         ("ddp", {"processes": 4, "gpus": 2}, "compute.evaluation: `processes` (4) need a GPU each, but `gpus` is 2"),
         ("ddp", {"nodes": "1-9", "threads": 2}, "compute.evaluation: `nodes` is 1-9, but with 2 `threads`"),
         ({"use": "tensor_parallel", "arguments": {"tensor": 8}}, {"processes": 3}, "does not divide compute.evaluation.processes (6)"),
     ],
 )
 def test_an_impossible_size_is_reported(strategy, evaluation, told):
-    (found,) = evaluation_errors(run_of(strategy, evaluation=evaluation))
+    trained_on = {"nodes": "1", "processes": 1, "gpus": 1} if strategy == "single" else {}
+    (found,) = evaluation_errors(run_of(strategy, **trained_on, evaluation=evaluation))
     assert told in found
-
-
-def test_several_processes_of_a_single_process_strategy_are_reported():
-    run = run_of("single", nodes="1", processes=1, gpus=1, evaluation={"processes": 2})
-    (found,) = evaluation_errors(run)
-    assert "train.strategy `single` runs in one process, but compute.evaluation.processes is 2" in found
 
 
 @pytest.mark.parametrize(
