@@ -72,10 +72,8 @@ def effect_problems(runs: Mapping[str, Settings], without_data: Collection[str] 
 
 def run_key(run: Settings) -> str:
     """Of everything in a run's settings that a check looks at."""
-    content = {name: getattr(run, name).model_dump_json() for name in ("data", "model", "evaluate")}
-    content |= {f"evaluation_sets.{name}": each.model_dump_json() for name, each in run.evaluation_sets.items()}
     train = run.train.model_dump_json(exclude={"seed", "deterministic", "early_stopping"})
-    return digest(content, train)
+    return digest(run.model_dump_json(include={"data", "model", "evaluate", "evaluation_sets"}), train)
 
 
 # --- what was found right

@@ -14,7 +14,7 @@ from snaketrain.config.sizes import is_used
 from snaketrain.labels import label_kind, metrics_by_label_kind
 from snaketrain.orchestration.code_digest import code_digests
 from snaketrain.orchestration.definitions import class_and_bases, class_attribute, definition_of
-from snaketrain.orchestration.own_files import references
+from snaketrain.orchestration.own_files import Reference, references
 from snaketrain.orchestration.strategy_declarations import InvalidDeclaration, strategy_info
 from snaketrain.tasks.metric_names import KNOWN, MODES, Known, Modes, is_short, mode_of, modes_of, modes_of_module, short_names
 
@@ -25,23 +25,22 @@ def reference_errors(run: Settings) -> Iterator[str]:
     """Tasks, models, optimizers and the like that do not exist; a metric that the task does not log."""
     wrong = problems(run.train.task.arguments) if run.train.task.use == "module" else []
     yield from wrong
-    complete = True  # whether everything that determines the metrics could be read
     if run.train.task.use == "text_classification":
         yield from loss_errors(run)
-    for reference in references(run):
-        try:
-            file, _ = find(reference.use, reference.short_names_in)
-        except NotFound as error:
-            yield f"{reference.setting}: {error}" + ("" if str(error).endswith("?") else ".")
-            complete = False
-            continue
-        if file and (problem := unreadable(file)):
-            yield f"{reference.setting}: `{reference.use}` imports {problem}"
-            complete = False
-            continue
+    missing = [problem for each in references(run) if (problem := missing_code(each))]
+    yield from missing
     yield from named_metric_errors(run)
-    if complete or run.train.task.use != "module" or wrong:
+    if not missing or run.train.task.use != "module" or wrong:  # otherwise what determines the metrics could not be read
         yield from metric_errors(run)
+
+
+def missing_code(reference: Reference) -> str | None:
+    try:
+        file, _ = find(reference.use, reference.short_names_in)
+    except NotFound as error:
+        return f"{reference.setting}: {error}" + ("" if str(error).endswith("?") else ".")
+    problem = unreadable(file) if file else None
+    return f"{reference.setting}: `{reference.use}` imports {problem}" if problem else None
 
 
 @functools.cache
