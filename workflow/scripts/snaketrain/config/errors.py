@@ -17,9 +17,7 @@ from snaketrain.runtime.strict_json import Json
 
 MOST_NAMES = 8  # that a message lists
 LONGEST = 900  # characters of a problem
-TYPE = re.compile(
-    r"(?:list|dict|literal|nullable|constrained-\w+|function-\w+)[\[(]|function-"
-)  # of a value, as pydantic names it in a place
+TYPE = re.compile(r"(?:list|dict|literal|nullable)\[|constrained-|function-")  # of a value, as pydantic names it in a place
 SCALARS = (("int",), ("float",), ("str",), ("bool",))
 OF_SCALARS = ("int_", "float_", "string_type", "bool_")
 PLAINER = {
@@ -155,7 +153,8 @@ def listed(key: object, known: Sequence[str]) -> str:
     """All names if they are few, otherwise the nearest."""
     if len(known) <= MOST_NAMES:
         return ", ".join(known)
-    chosen = difflib.get_close_matches(str(key)[:100].lower(), known, n=MOST_NAMES, cutoff=0)
+    likeness = {name: difflib.SequenceMatcher(None, str(key)[:100].lower(), name.lower()).ratio() for name in known}
+    chosen = sorted(known, key=lambda name: -likeness[name])[:MOST_NAMES]
     return f"{', '.join(chosen)} and {len(known) - MOST_NAMES} more, see config/README.md"
 
 
