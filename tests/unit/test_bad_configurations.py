@@ -66,6 +66,7 @@ BAD = [
     ({"train/learning_rate": float("nan")}, "train.learning_rate: expects a finite number, not NaN"),
     ({"train/warmup": 1.5}, "train.warmup: 1.5 is neither a share of the steps (below 1) nor a whole number"),
     ({"data/max_length": 0}, "data.max_length: expects a number greater than 0, not 0"),
+    ({"compute/loader_workers": "some"}, "compute.loader_workers: expects a valid integer", 'not "some"'),
     ({"data/text": []}, "data.text: expects a list of at least 1 item"),
     ({"data/labels": ["bad", "good"]}, "data.labels: expects names with their values below it"),
     ({"data/name": "../x"}, "data.name: '../x'", *NAME),

@@ -7,7 +7,7 @@ from snaketrain.orchestration.rule_values import evaluation_options, inference_o
 from snaketrain.orchestration.rule_values import job_name, untracked, varying
 
 # in front of a stage's log and its command
-logged = untracked(lambda job: launching.keep_log(show=pipeline.in_job))
+logged = untracked(lambda job: launching.keep_log(show=in_job))
 
 
 def python(stage):

@@ -32,13 +32,12 @@ class Pipeline:
         in_slurm_job: bool = False,
         reads_files: bool = True,
         runs: dict[str, Settings] | None = None,
-        in_job: bool = False,
     ):
-        """`runs`: those of the configuration, if they have been read already; `in_job`: this is the Snakemake of a job of a cluster.
+        """`runs`: those of the configuration, if they have been read already.
 
         `reads_files`: whether local files are compared; jobs parse the Snakefile as well, but decide nothing.
         """
-        self.config, self.in_slurm_job, self.in_job = config, in_slurm_job, in_job
+        self.config, self.in_slurm_job = config, in_slurm_job
         # the runs that are trained to their end, from functions that wait for the decision; rules of extras add theirs
         self.once_decided: list[Callable[[], list[str]]] = []
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile

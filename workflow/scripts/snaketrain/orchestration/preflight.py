@@ -61,8 +61,8 @@ def examine(config: JsonObject) -> dict[str, Settings]:
         datasets.setdefault(data_name(data), (data, found.wrong))
     for name, (data, wrong) in datasets.items():
         # prepared data was checked as a whole already, and missing files were reported above
-        if not wrong & HOW_TO_READ and not Path(f"results/data/{name}/manifest.json").exists():
-            problems += [problem for problem in readable(data) if not follows_by_path(problem, wrong)]
+        if not (wrong & HOW_TO_READ or data.by_class or Path(f"results/data/{name}/manifest.json").exists()):
+            problems += [problem for problem in check(data, local_files(data)) if not follows_by_path(problem, wrong)]
     runs = settings_of(reading.runs)
     problems += same_in_queue(runs)
     problems += tracking(runs)
@@ -201,11 +201,6 @@ def files(setting: str, source: Source) -> Iterator[str]:
 def beginning(file: Path) -> bytes:
     with open(file, "rb") as opened:
         return opened.read(100)
-
-
-def readable(data: Data) -> list[str]:
-    """Problems found by reading the beginning of the files."""
-    return [] if data.by_class else check(data, local_files(data))
 
 
 def tracking(runs: dict[str, Settings]) -> Iterator[str]:

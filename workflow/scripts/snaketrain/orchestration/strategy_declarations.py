@@ -157,7 +157,11 @@ def misfit(strategy: Use, info: StrategyInfo, processes: int, device: str, setti
     if device == "cuda" and "cuda" not in info.devices:
         return f"train.strategy `{use}` runs only on CPUs, but compute.device is cuda: set it to cpu, or use another strategy"
     if info.degrees_fill_mesh:
-        return mesh_error(arguments, processes, setting)
+        try:
+            mesh_shape(degrees_in(arguments), processes, setting)
+        except InvalidShape as error:
+            return str(error)
+        return next(option_errors(arguments), None)
     for name in info.degrees:
         degree = arguments.get(name)
         if degree is not None and (not isinstance(degree, int) or degree < 1 or processes % degree):
@@ -173,14 +177,6 @@ def misfit(strategy: Use, info: StrategyInfo, processes: int, device: str, setti
             f"no data parallelism is left, so use more processes, a smaller `{degrees[0]}`, or no `{given[0]}`"
         )
     return None
-
-
-def mesh_error(arguments: Mapping[str, object], processes: int, setting: str) -> str | None:
-    try:
-        mesh_shape(degrees_in(arguments), processes, setting)
-    except InvalidShape as error:
-        return str(error)
-    return next(option_errors(arguments), None)
 
 
 def degrees_in(arguments: Mapping[str, object]) -> dict[str, object]:
