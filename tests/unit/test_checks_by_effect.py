@@ -175,7 +175,7 @@ WRONG = [
     (MODULE, "train.task.arguments.losses.output.use", "mine.py:loss_maker", "train.task", "a factory, not a loss"),
     (MODULE, "train.task.arguments.losses.output.target", "taget", "train.task.arguments.losses.output.target: the data has no field 'taget'. It has: inputs, target", "no such field"),
     (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"wdth": 2}}, "model.arguments.wdth: no such argument. Did you mean 'width'? It takes: width, depth.", "no argument of a base"),
-    (MODULE, "model", {"use": "mine.py:Keyword", "arguments": {"sizes": 2}}, "model.arguments.sizes: no such argument. Did you mean 'size'? It takes: size, width.", "no argument that its signature does not name"),
+    (MODULE, "model", {"use": "mine.py:Keyword", "arguments": {"sizes": 2}}, "model.arguments.sizes: no such argument. Did you mean 'size'?", "no argument that its signature does not name"),
     (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"depth": "deep"}}, "model.arguments.depth: expects a valid number", "no number"),
     (BASE, "train.metrics", {"counted": {"use": "mine.py:Counted"}}, "train.task: `text_classification`: NotImplementedError: Counted must define what it adds up: override `sums`", "a misspelt method"),
     (BASE, "evaluate.metrics", {"counted": {"use": "mine.py:Counted"}}, "train.task: `text_classification`: NotImplementedError: Counted must define", "found after the training"),
