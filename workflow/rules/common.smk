@@ -1,10 +1,12 @@
-# Params that the commands of the rules share. Another launcher or another log leads to the same result, and makes none stale.
+# What the rules share: params, of which another launcher or another log makes no result stale; and the check of earlier results.
 import shlex
 
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.names import run_of, set_of
+from snaketrain.orchestration.repairing import Repairs
 from snaketrain.orchestration.rule_values import evaluation_options, inference_options, options, training_options
 from snaketrain.orchestration.rule_values import job_name, untracked, varying
+from snaketrain.orchestration.submissions import Submissions
 
 # in front of a stage's log and its command
 logged = untracked(lambda job: launching.keep_log(show=in_job))
@@ -38,3 +40,40 @@ def settings_file(stage, job_of=str):
 def shared(stage):
     """The params that the rule of each stage has; of these, the sections of its settings and its code make its results stale."""
     return pipeline.compared(stage) | {"logged": logged, "settings": settings_file(stage)}
+
+
+def in_report(file, caption, labels):
+    """A result that Snakemake's report shows, of one run or of all."""
+    place = {"category": "Runs", "subcategory": "{run}"} if "{run}" in file else {"category": "Comparison"}
+    return report(file, **place, labels=labels, caption=f"../report/{caption}.rst")
+
+
+# While Snakemake plans a job, its earlier results are checked: a stage whose files are missing or damaged runs again.
+def as_input(stage, name):
+    """A manifest that will be reproduced unchanged is marked `ancient`, so that stages that read it do not rerun."""
+    manifest = pipeline.manifest(stage, name)
+    return ancient(manifest) if repairs.reproduces_its_results(stage, name) else manifest
+
+
+def check_results(stage):
+    """An input function that returns no input: Snakemake calls it while planning a job, which is the time to force the job."""
+
+    def check(wildcards):
+        name = job_name(wildcards)
+        pipeline.stages[stage].check(name)
+        if repairs.needed(stage, name):
+            # Snakemake would not run the requested rules that depend on a stage whose results are reproduced unchanged
+            if workflow.dag_settings.forcerun and repairs.reproduces_its_results(stage, name):
+                repairs.report(f"{stage} will rerun at the next start, since other stages were requested now.")
+            else:
+                workflow.dag.forcefiles.add(pipeline.manifest(stage, name))
+        return []
+
+    return check if workflow.is_main_process else []
+
+
+if workflow.is_main_process:
+    repairs = Repairs(pipeline, lambda line: print(line, file=sys.stderr, flush=True), Submissions().written_unseen())
+    repairs.tell_of_upgrades()
+    pipeline.as_input = as_input
+    pipeline.ancient = ancient

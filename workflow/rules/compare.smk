@@ -1,10 +1,6 @@
 # Compares all runs in one table and on one page.
 
 
-def of_all_runs(file, what, caption):
-    return report(file, category="Comparison", labels={"all runs": what}, caption=caption)
-
-
 localrules:
     compare_runs,
 
@@ -16,9 +12,9 @@ rule compare_runs:
         decisions=[pipeline.manifest(*decision) for decision in pipeline.decisions],
     output:
         manifest="results/comparison/manifest.json",
-        page=of_all_runs("results/comparison/index.html", "compared on one page", "../report/comparison.rst"),
-        curves=of_all_runs("results/comparison/learning_curves.png", "learning curves", "../report/learning_curves.rst"),
-        table=of_all_runs("results/comparison/runs.csv", "table of every figure and setting", "../report/runs.rst"),
+        page=in_report("results/comparison/index.html", "comparison", {"all runs": "compared on one page"}),
+        curves=in_report("results/comparison/learning_curves.png", "learning_curves", {"all runs": "learning curves"}),
+        table=in_report("results/comparison/runs.csv", "runs", {"all runs": "table of every figure and setting"}),
     log:
         "logs/compare_runs.log",
     params:

@@ -2,10 +2,6 @@
 # `<split>_predictions.csv`, which is not declared because not every task does.
 
 
-def plots(file, of):
-    return report(file, category="Runs", subcategory="{run}", labels={"set": of}, caption="../report/evaluation.rst")
-
-
 rule evaluate_model:
     input:
         check_results("evaluate_model"),
@@ -17,8 +13,8 @@ rule evaluate_model:
     output:
         manifest="results/runs/{run}/evaluation/manifest.json",
         results=expand("results/runs/{{run}}/evaluation/{split}_results.json", split=["dev", "test"]),
-        dev_plots=plots("results/runs/{run}/evaluation/dev_plots.png", of="development"),
-        test_plots=plots("results/runs/{run}/evaluation/test_plots.png", of="test"),
+        dev_plots=in_report("results/runs/{run}/evaluation/dev_plots.png", "evaluation", {"set": "development"}),
+        test_plots=in_report("results/runs/{run}/evaluation/test_plots.png", "evaluation", {"set": "test"}),
     log:
         "logs/evaluate_model/{run}.log",
     group:
@@ -51,7 +47,9 @@ if pipeline.stages["evaluate_set"].jobs:
         output:
             manifest="results/runs/{run}/sets/{evaluation_set}/manifest.json",
             results="results/runs/{run}/sets/{evaluation_set}/{evaluation_set}_results.json",
-            plots=plots("results/runs/{run}/sets/{evaluation_set}/{evaluation_set}_plots.png", of="{evaluation_set}"),
+            plots=in_report(
+                "results/runs/{run}/sets/{evaluation_set}/{evaluation_set}_plots.png", "evaluation", {"set": "{evaluation_set}"}
+            ),
         log:
             "logs/evaluate_set/{run}/{evaluation_set}.log",
         threads: launching.threads_of(pipeline.stages["evaluate_set"].computes)
