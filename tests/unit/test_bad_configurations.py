@@ -126,6 +126,7 @@ BAD = [
     ({"train/strategy": {"use": "mesh", "arguments": {"context_attention": "ring", "context": -1}}}, "train.strategy.arguments.context_attention: is 'ring', which is not one of gather, ulysses"),
     ({"train/strategy": "fairscale_fsdp", "compute/device": "cpu"}, "train.strategy `fairscale_fsdp` needs GPUs, but compute.device is cpu: use `fsdp`"),
     ({"train/strategy": {"use": "auto", "arguments": {"static_graph": True}}}, "train.strategy `auto` takes no arguments", "name the strategy"),
+    ({"train/strategy": {"use": "mesh", "arguments": {"context": 2}}, "compute/processes": 2, "runs": {"a": {}, "b": {"train.compile": True}}}, "train.compile: torch 2.13 cannot compile", "(run b)"),
     ({"compute/setup": "if [ -d /data ]; then module load cuda"}, "compute.setup: bash cannot read it (", "Correct its quotes, brackets and keywords"),
     ({"tracking/on_end": "mail -s 'it\'s done'"}, "tracking.on_end: sh cannot read it ("),
     ({"train/metrics": {"low": {"use": "f1"}}}, "train.metrics: a metric cannot be named 'low', as another column of the comparison is: give it another name"),

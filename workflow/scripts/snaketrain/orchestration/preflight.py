@@ -41,12 +41,13 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             continue
         train, data = run.train, run.data
         named = [*references(run)], train.task, train.metrics, run.evaluate.metrics, run.select, data.label, data.label_kind
-        shared = run.model.adapters is None, train.strategy, train.batch_size, train.batch_tokens, train.accumulate, run.compute
+        batches = train.batch_size, train.batch_tokens, train.accumulate, train.precision, train.compile
+        shared = run.model.adapters is None, train.strategy, train.optimizer, train.groups, batches, run.compute
         for check_settings, relevant, is_consequence in (
             (reference_errors, named, follows_by_path),
             (strategy_errors, shared, mentions),
             (evaluation_errors, shared, mentions),
-            (generation_errors, (*named, run.evaluate.generate, data.text), follows_by_path),
+            (generation_errors, (*named, run.evaluate.generate, data.has_token_types, data.by_class), follows_by_path),
             (sources, (run.data, run.model), follows_by_path),
             (evaluation_sets, (run.data, run.evaluation_sets), follows_by_path),
             *(
