@@ -306,6 +306,19 @@ def test_problem_and_remedy_are_reported(folder, changes, words):
 
 
 @pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"compute/loader_workers": "some"}, "compute.loader_workers"),
+        ({"model/adapters": {"target_modules": ["query", {}]}}, "model.adapters.target_modules"),
+        ({"train/task": {"use": "text_classification", "arguments": {"class_weights": {"0": -1}}}}, "train.task.arguments.class_weights"),
+    ],
+)
+def test_a_value_that_may_be_of_several_types_has_one_problem(folder, changes, place):
+    found = problems_of(changes)
+    assert len([problem for problem in found if problem.startswith(place)]) == 1, found
+
+
+@pytest.mark.parametrize(
     ("changes", "words"), [(change, words) for change, *words in BY_IMPORTING], ids=[words[0] for _, *words in BY_IMPORTING]
 )
 def test_what_the_code_has_and_takes_is_found_by_importing_it(folder, by_effect, changes, words):
