@@ -64,9 +64,13 @@ def errors_in(error: ValidationError) -> list[ErrorDetails]:
     """
     found: dict[tuple[int | str, ...], ErrorDetails] = {}
     for item in error.errors(include_url=False):
-        place = item["loc"][:-1] if item["loc"][-1:] in SCALARS and item["type"].startswith(OF_SCALARS) else item["loc"]
+        is_scalar = item["loc"][-1:] in SCALARS and item["type"].startswith(OF_SCALARS)
+        place = item["loc"][:-1] if is_scalar else item["loc"]
         place = tuple(part for part in place if not (isinstance(part, str) and TYPE.match(part)))
-        found.setdefault(place, {**item, "loc": place})
+        if place not in found or (
+            is_scalar and found[place]["type"].startswith(OF_SCALARS)
+        ):  # of `int | float`, the wider type is the last
+            found[place] = {**item, "loc": place}
     above = {place[:length] for place in found for length in range(len(place))}
     return [item for place, item in found.items() if place not in above]
 
