@@ -32,9 +32,8 @@ from snaketrain.runtime.processes import Stopping  # noqa: E402
 from snaketrain.strategies.ddp import Single  # noqa: E402
 from snaketrain.tasks.base import Task  # noqa: E402
 from snaketrain.training.building import build, make_train_state  # noqa: E402
-from snaketrain.training.options import TrainerOptions  # noqa: E402
 from snaketrain.training.plan import Plan  # noqa: E402
-from snaketrain.training.trainer import Trainer  # noqa: E402
+from snaketrain.training.trainer import Trainer, TrainerOptions  # noqa: E402
 from snaketrain.training.watching import default_callbacks, open_journals  # noqa: E402
 
 GOALS = {"small": 1.10, "MiniLM": 1.02}
@@ -85,12 +84,12 @@ def trainer_of(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Tra
     state, plan = make_train_state(task, train, build(task, train, Model(), None, {}), strategy), Plan.of(train, rows.lengths)
     journals = open_journals(folder, strategy)
     callbacks = default_callbacks("benchmark", folder, strategy, journals[0], stall_seconds=600, profile=None)
-    return Trainer(state, data, train, plan, folder, journals, TrainerOptions(callbacks=callbacks, stop=Stopping()))
+    return Trainer(state, data, train, plan, folder, journals, TrainerOptions(callbacks=callbacks, stop=Stopping().requested))
 
 
 def steps_of(trainer: Trainer) -> Iterator[Callable[[], None]]:
     """The loop of `fit`, one step at a time."""
-    trainer.callbacks.on_train_start(trainer.state)
+    trainer.callbacks.call("on_train_start", trainer.state)
     with trainer.planned.loading():
         while trainer.planned.upcoming:
             yield from trainer.steps(trainer.planned.upcoming.epoch)

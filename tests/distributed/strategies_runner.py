@@ -28,11 +28,10 @@ from snaketrain.training.checkpoints.exporting import export_weights  # noqa: E4
 from snaketrain.training.checkpoints.ranking import BY_LOSS, exported_files, is_sharded  # noqa: E402
 from snaketrain.training.checkpoints.store import Checkpoints  # noqa: E402
 from snaketrain.training.evaluation import evaluate  # noqa: E402
-from snaketrain.training.options import TrainerOptions  # noqa: E402
 from snaketrain.training.plan import Plan, folder_name  # noqa: E402
 from snaketrain.training.state import TrainState  # noqa: E402
 from snaketrain.training.step import take_step  # noqa: E402
-from snaketrain.training.trainer import Trainer  # noqa: E402
+from snaketrain.training.trainer import Trainer, TrainerOptions  # noqa: E402
 
 VOCABULARY, PAD, END = 24, 0, 2
 PAIR_TASK = Path(__file__).with_name("pair_task.py")

@@ -17,10 +17,9 @@ from snaketrain.tasks.base import Modules, Task
 from snaketrain.training.building import build, load_callbacks, make_train_state
 from snaketrain.training.callbacks import Callback
 from snaketrain.training.checkpoints.formats import FormatName
-from snaketrain.training.options import TrainerOptions
 from snaketrain.training.plan import Plan
 from snaketrain.training.state import StepOutcome, TrainState
-from snaketrain.training.trainer import Trainer
+from snaketrain.training.trainer import Trainer, TrainerOptions
 
 EXAMPLES, BATCH = 35, 8  # five steps an epoch, of which one has three examples
 TRAIN = {
@@ -107,7 +106,7 @@ def make(
         plan,
         folder,
         (Journal(), Journal()),
-        TrainerOptions(callbacks=callbacks, log_every=1, stop=stop, checkpoint_format=format),
+        TrainerOptions(callbacks=callbacks, log_every=1, stop=stop.requested, checkpoint_format=format),
     )
     folder.mkdir(exist_ok=True, parents=True)
     return trainer

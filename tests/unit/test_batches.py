@@ -54,14 +54,6 @@ def test_a_batch_with_fewer_examples_than_processes_is_padded():
     assert [[piece.filler for piece in share] for share in dealt] == [[False, True], [False, True], [True, True]]
 
 
-@pytest.mark.parametrize("first", [0, 1, 12, 13, 14, 30])
-def test_a_resumed_training_continues_with_the_same_batches(first):
-    batches = Batches(lengths(103), 42, 8)
-    whole, rest = ([pair for _, steps in batches.after(start, 40) for pair in steps] for start in (0, first))
-    assert [step for step, _ in rest] == list(range(first + 1, 41))
-    assert all(a == b and np.array_equal(x, y) for (a, x), (b, y) in zip(whole[first:], rest, strict=True))
-
-
 @pytest.mark.parametrize("per_epoch_evaluations", [1, 2, 3, 5])
 @pytest.mark.parametrize("examples", [8, 50, 103])
 def test_evaluations_occur_as_often_as_configured_and_at_the_end(per_epoch_evaluations, examples):

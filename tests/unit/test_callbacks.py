@@ -6,6 +6,7 @@ import pytest
 import torch
 from points import make
 
+from snaketrain.training.callbacks import Callback
 from snaketrain.training.trainer import Trainer
 
 WITNESS = """
@@ -92,14 +93,12 @@ def test_an_exception_is_reported_and_raised(tmp_path):
     def fail(*_: object) -> torch.Tensor:
         raise ValueError("no third step")
 
-    first_step_end = training.callbacks.on_step_end
+    class Spoils(Callback):
+        def on_step_end(self, state, outcome) -> None:
+            if outcome.step == 2:
+                state.task.training_step = fail
 
-    def then_fail(state, outcome) -> None:
-        first_step_end(state, outcome)
-        if outcome.step == 2:
-            state.task.training_step = fail
-
-    training.callbacks.on_step_end = then_fail
+    training.callbacks.callbacks.append(Spoils())
     with pytest.raises(ValueError, match="no third step"):
         training.fit()
     assert notes(tmp_path)[-3:] == ["step_end 2", "log 2", "error ValueError('no third step') 2"]

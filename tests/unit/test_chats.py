@@ -9,7 +9,7 @@ from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData
 from snaketrain.data.loading.examples import Packed, TextExamples
 from snaketrain.data.preparing import prepare
-from snaketrain.data.reading import check
+from snaketrain.data.surveying import check
 from snaketrain.data.tokenizer_files import copy_tokenizer
 
 WORDS = [

@@ -4,10 +4,13 @@ import gc
 import math
 import pickle
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import limits
 import pytest
 import torch
 from torch import nn
@@ -21,6 +24,7 @@ from snaketrain.tasks.metric_names import mode_of, modes_of
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.checkpoints.exporting import export_weights
 from snaketrain.training.checkpoints.formats import make_format
+from snaketrain.training.checkpoints.publishing import read_listing
 from snaketrain.training.checkpoints.ranking import BY_LOSS, BestMetric, Selection, is_sharded
 from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.state import TrainState
@@ -36,8 +40,8 @@ class Second(Strategy):
         self.received = received
 
     def all_gather_object(self, item: Any) -> list[Any]:
-        assert item is None  # only rank 0 chooses
-        return [self.received, item]
+        assert item == (None, None)  # only rank 0 chooses
+        return [(self.received, None), item]
 
 
 def learner(strategy: Strategy) -> TrainState:
@@ -146,11 +150,26 @@ def test_the_last_one_and_the_best_are_kept(tmp_path, mode, kept):
     assert Checkpoints(tmp_path, Selection("loss", mode), 2).restore(ours, {}) == 6
 
 
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_an_infinite_metric_is_never_the_best(mode):
-    """Otherwise none after it would be saved as the best."""
-    best = BestMetric(Selection("loss", mode))
-    assert [best.improved({"loss": loss}) for loss in (math.inf, -math.inf, math.nan, 1.0, 1.0)] == [False, False, False, True, False]
+@pytest.mark.parametrize(
+    ("mode", "found", "improved"),
+    [
+        ("max", [(0.5, 1.0), (0.7, 1.0), (0.3, 1.0)], [True, True, False]),
+        ("min", [(0.5, 1.0), (0.7, 1.0), (0.3, 1.0)], [True, False, True]),
+        # of equal ones that of the lower loss
+        ("max", [(0.5, 2.0), (0.5, 2.0), (0.5, 1.0), (0.4, 0.5), (0.5, math.nan), (0.6, 9.0)], [True, False, True, False, False, True]),
+        # otherwise none after an infinite one would be saved as the best
+        ("min", [(math.inf, 1.0), (-math.inf, 1.0), (math.nan, 1.0), (1.0, 1.0), (1.0, 1.0)], [False, False, False, True, False]),
+        ("max", [(math.inf, 1.0), (-math.inf, 1.0), (math.nan, 1.0), (1.0, 1.0), (1.0, 1.0)], [False, False, False, True, False]),
+    ],
+)
+def test_the_best_metric_also_after_a_resume(mode, found, improved):
+    best, seen = BestMetric(Selection("score", mode)), []
+    for score, loss in found:
+        resumed = BestMetric(Selection("score", mode))
+        resumed.load_state_dict(best.state_dict())
+        best = resumed
+        seen.append(best.improved({"score": score, "loss": loss}))
+    assert seen == improved
 
 
 FILES = {
@@ -171,6 +190,33 @@ def test_the_previous_checkpoint_replaces_a_damaged_one(tmp_path, capsys, format
     assert Checkpoints(tmp_path, BY_LOSS, 3).restore(ours, {}) == 2
     assert torch.equal(ours.modules["model"].weight, weights[2])
     assert f"{step} is damaged" in capsys.readouterr().err
+
+
+class OfTwo(Strategy):
+    """One of two ranks, each in a thread of its own."""
+
+    world_size, said, together = 2, [None, None], threading.Barrier(2)
+
+    def __init__(self, rank: int):
+        super().__init__("cpu", "fp32")
+        self.rank = rank
+
+    def all_gather_object(self, item: Any) -> list[Any]:
+        self.said[self.rank] = item
+        self.together.wait(limits.seconds(20))
+        items = [*self.said]
+        self.together.wait(limits.seconds(20))
+        return items
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_each_rank_verifies_a_share_of_the_shards(tmp_path, share):
+    train_and_save(tmp_path, 3, "sharded")
+    step = tmp_path / "step-00000003"
+    (step / sorted(read_listing(step))[share]).write_bytes(b"")
+    with ThreadPoolExecutor(2) as pool:
+        restored = pool.map(lambda rank: Checkpoints(tmp_path, BY_LOSS, 3).restore(learner(OfTwo(rank)), {}), (0, 1))
+        assert [*restored] == [2, 2]
 
 
 @pytest.mark.parametrize("damaged", ["model.safetensors", "state.json"])
@@ -222,7 +268,7 @@ def test_a_training_resumes_in_the_other_format(tmp_path, saved):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_folder_that_was_taken_over_is_not_touched(tmp_path, format):
-    """Its new owner may be writing the checkpoint of the same step."""
+    """Its new owner may be writing the checkpoint of the same step, while this process is on a node that was cut off."""
 
     def taken_over() -> None:
         raise TakenOver("job 8 writes here now")
@@ -276,31 +322,3 @@ def test_a_kill_while_a_checkpoint_is_replaced_loses_none(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
     checkpoints.restore(ours, {})
     assert not checkpoints.evaluated
-
-
-def test_a_checkpoint_is_not_published_in_a_folder_that_was_taken_over(tmp_path):
-    """Found by the simulated cluster (seed 1256): another process wrote there already when this one, on a node cut off, had saved."""
-
-    def taken_over():
-        raise TakenOver("another process writes here now")
-
-    ours, checkpoints = learner(SINGLE), Checkpoints(tmp_path, BY_LOSS, 1, check=taken_over)
-    checkpoints.save(ours, {"loss": 1.0}, {})
-    with pytest.raises(TakenOver):
-        checkpoints.finish()
-    assert not list(tmp_path.glob("step-*"))
-
-
-def test_the_best_metric_has_a_direction():
-    for mode, improved in (("max", [True, True, False]), ("min", [True, False, True])):
-        best = BestMetric(Selection("score", mode))
-        assert [best.improved({"score": score}) for score in (0.5, 0.7, 0.3)] == improved
-
-
-def test_of_equal_metrics_the_lower_loss_is_better():
-    found = [(0.5, 2.0), (0.5, 2.0), (0.5, 1.0), (0.4, 0.5), (0.5, math.nan), (0.6, 9.0)]
-    best = BestMetric(Selection("score", "max"))
-    assert [best.improved({"score": score, "loss": loss}) for score, loss in found] == [True, False, True, False, False, True]
-    again = BestMetric(Selection("score", "max"))
-    again.load_state_dict(best.state_dict())
-    assert [again.improved({"score": 0.6, "loss": loss}) for loss in (9.0, 8.0)] == [False, True]

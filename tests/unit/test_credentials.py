@@ -276,28 +276,27 @@ def test_variables_are_replaced_where_they_are_used_and_hidden_from_then_on(monk
 
 # --- what is written
 
+KEEP_LOG = Path(__file__).parents[2] / "workflow/scripts/tools/keep_log.py"
+
 
 def test_the_log_of_a_stage(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    script = Path(__file__).parents[2] / "workflow/scripts/tools/keep_log.py"
     said = f"{ADDRESS}\n+ DB_PASS=geheim\nTraceback: {TOKEN}\n".encode() + b"\xff unfinished"
     expected = b"https://***@data.example/reviews.csv\n+ DB_PASS=***\nTraceback: ***\n\xff unfinished"
-    done = subprocess.run([sys.executable, script, tmp_path / "log"], input=said, capture_output=True)
+    done = subprocess.run([sys.executable, KEEP_LOG, tmp_path / "log"], input=said, capture_output=True)
     assert done.stdout == b"" and (tmp_path / "log").read_bytes() == expected
-    done = subprocess.run([sys.executable, script, "-a", "--show", tmp_path / "log"], input=b"more", capture_output=True)
+    done = subprocess.run([sys.executable, KEEP_LOG, "-a", "--show", tmp_path / "log"], input=b"more", capture_output=True)
     assert done.stdout == b"more" and (tmp_path / "log").read_bytes() == expected + b"more"
 
 
 def test_a_log_that_cannot_be_written_is_replaced_by_the_console():
-    script = Path(__file__).parents[2] / "workflow/scripts/tools/keep_log.py"
-    done = subprocess.run([sys.executable, script, "/dev/full"], input=b"a line\n", capture_output=True, text=False)
+    done = subprocess.run([sys.executable, KEEP_LOG, "/dev/full"], input=b"a line\n", capture_output=True, text=False)
     reported, line = done.stdout.splitlines()
     assert b"/dev/full: cannot be written" in reported and line == b"a line"
 
 
 def test_a_log_has_the_last_state_of_a_progress_bar(tmp_path):
-    script = Path(__file__).parents[2] / "workflow/scripts/tools/keep_log.py"
-    kept = subprocess.Popen([sys.executable, script, tmp_path / "log"], stdin=subprocess.PIPE)
+    kept = subprocess.Popen([sys.executable, KEEP_LOG, tmp_path / "log"], stdin=subprocess.PIPE)
     for part in (b"\r 10 %", b"\r 5", b"0 %\r100 %", b"\n", b"Windows\r\n", b"\r 7 %"):
         kept.stdin.write(part)
         kept.stdin.flush()
@@ -307,9 +306,8 @@ def test_a_log_has_the_last_state_of_a_progress_bar(tmp_path):
 
 def test_a_long_line_does_not_hold_up_its_stage(tmp_path):
     """Such as a command with thousands of names, or a dictionary that a user's code prints."""
-    script = Path(__file__).parents[2] / "workflow/scripts/tools/keep_log.py"
     line = b"a word/" * 100_000 + b"\n"
-    subprocess.run([sys.executable, script, tmp_path / "log"], input=line, check=True, timeout=limits.seconds(60))
+    subprocess.run([sys.executable, KEEP_LOG, tmp_path / "log"], input=line, check=True, timeout=limits.seconds(60))
     assert (tmp_path / "log").read_bytes() == line
 
 

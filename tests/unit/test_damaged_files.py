@@ -14,7 +14,8 @@ import pytest
 
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues
-from snaketrain.data.reading import check, rows
+from snaketrain.data.reading import rows
+from snaketrain.data.surveying import check
 
 ROWS = [{"text": f"film {n}, said “she”", "label": "no" if n % 2 else "yes"} for n in range(60)]
 FORMATS = ["csv", "tsv", "jsonl", "json", "parquet"]

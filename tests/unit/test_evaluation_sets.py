@@ -139,7 +139,7 @@ def test_data_without_a_test_set_of_its_own_keeps_its_folder():
         ),
         (
             {"more": {"path": "test.csv", "columns": ["text"]}},
-            "evaluation_sets.more.columns: names 1 columns, but the first line of test file",
+            "evaluation_sets.more.columns: is for files without a header, but",
         ),
         ({"more": {"path": "test.csv", "label": "stars"}}, "evaluation_sets.more.label: test file"),
         ({"more": {"path": "test.csv", "target": "text"}}, "evaluation_sets.more.target names a column, but data.target is null"),

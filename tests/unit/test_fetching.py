@@ -32,7 +32,7 @@ def raw(tmp_path):
 )
 def test_a_file_a_folder_and_globs_are_linked_by_absolute_path(raw, tmp_path, path, names):
     target = tmp_path / "out/files"
-    assert sorted(fetch(Source(path=str(raw / path)), target).names) == sorted(names)
+    assert sorted(fetch(Source(path=str(raw / path)), target).files) == sorted(names)
     for name in names:
         assert os.path.isabs(os.readlink(target / name)) and (target / name).read_text().startswith("text\n")
 
@@ -45,7 +45,7 @@ def test_a_relative_path_starts_at_the_working_directory(raw, tmp_path, monkeypa
 def test_fetching_again_replaces_what_was_there(raw, tmp_path):
     target = tmp_path / "files"
     fetch(Source(path=str(raw)), target)
-    assert fetch(Source(path=str(raw / "a.csv")), target).names == ["a.csv"]
+    assert [*fetch(Source(path=str(raw / "a.csv")), target).files] == ["a.csv"]
     assert os.listdir(target) == ["a.csv"]
     assert (raw / "b.csv").exists(), "the originals behind the links stay"
 
@@ -112,14 +112,14 @@ def hub(monkeypatch):
 
 
 def test_a_model_of_the_hub_comes_without_its_duplicates_in_other_formats(hub, tmp_path):
-    names = fetch(Source(hub="owner/name", revision=COMMIT), tmp_path / "files").names
+    names = [*fetch(Source(hub="owner/name", revision=COMMIT), tmp_path / "files").files]
     assert names == ["config.json", "data/[1].jsonl", "model.safetensors"]
     assert hub == {"repo_id": "owner/name", "repo_type": "model", "revision": COMMIT}
     assert os.listdir(tmp_path) == ["files"]
 
 
 def test_a_folder_of_a_hub_data_set(hub, tmp_path):
-    assert fetch(Source(hub="owner/name", revision=COMMIT, hub_type="dataset", path="data"), tmp_path / "files").names == ["[1].jsonl"]
+    assert [*fetch(Source(hub="owner/name", revision=COMMIT, hub_type="dataset", path="data"), tmp_path / "files").files] == ["[1].jsonl"]
     with pytest.raises(ValueError, match=r"Did you mean 'config.json'"):
         fetch(Source(hub="owner/name", revision=COMMIT, path="config.jsn"), tmp_path / "files")
 
@@ -192,7 +192,7 @@ def test_a_split_of_a_hub_dataset_is_fetched_as_its_card_says(monkeypatch, tmp_p
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda self, **repository: ["README.md", "data/[1].jsonl", "x.jsonl"])
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", readme)
     source = Source(hub="owner/name", revision=COMMIT, hub_type="dataset", split="train")
-    assert fetch(source, tmp_path / "files").names == ["data/[1].jsonl"]
+    assert [*fetch(source, tmp_path / "files").files] == ["data/[1].jsonl"]
     assert asked == {"repo_id": "owner/name", "repo_type": "dataset", "revision": COMMIT}
     with pytest.raises(ValueError, match=r"hub repository 'owner/name' at (ab)+, split 'test': no such split. It has: train."):
         fetch(source.model_copy(update={"split": "test"}), tmp_path / "files")

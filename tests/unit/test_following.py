@@ -34,8 +34,8 @@ from snaketrain.runtime.manifests import (
 )
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.tracking import following
-from snaketrain.tracking.following import Follower, Postponed, RunEnd, full_pass
-from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store
+from snaketrain.tracking.following import Follower, RunEnd
+from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, Store
 from snaketrain.tracking.registering import contender_of
 from snaketrain.tracking.stage_results import LARGEST_BYTES
 from snaketrain.tracking.tracked import LONGEST_PARAM, MODE, cut
@@ -95,8 +95,8 @@ def history(store: Store, run, name: str) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in store.client.get_metric_history(run.info.run_id, name)]
 
 
-def write(results: Path, *events: dict, torn: str = "") -> None:
-    with open(results / "runs/first/training/journal.jsonl", "a", encoding="utf-8") as file:
+def write(results: Path, *events: dict, torn: str = "", run: str = "first") -> None:
+    with open(results / f"runs/{run}/training/journal.jsonl", "a", encoding="utf-8") as file:
         file.write("".join(json.dumps(event) + "\n" for event in events) + torn)
 
 
@@ -261,23 +261,8 @@ def planned(stage: str, name: str | None = None) -> SimpleNamespace:
 
 def ends(results: Path, uri: str) -> list[RunEnd]:
     follower = Follower(results, Store(uri))
-    assert full_pass(follower, print) is None
+    assert follower.update_all() is None
     return list(follower.ends.values())
-
-
-def test_the_comparison_is_a_run_of_its_own(tmp_path, uri):
-    results = make_workspace(tmp_path)
-    (results / "comparison").mkdir()
-    (results / "comparison/index.html").write_text("<p>first is better</p>")
-    facts = {"runs": ["first", "second"], "verdict": "first is better"}
-    made = Manifest("compare_runs", "0123", {}, {}, {"index.html": ""}, facts, START)
-    write_manifest(results / "comparison/manifest.json", made)
-    follower = Follower(results, Store(uri))
-    for _ in range(2):
-        follower.stages.comparison()
-    (run,) = follower.store.client.search_runs([follower.store.experiment("tests-comparisons")])
-    assert run.data.tags["mlflow.note.content"] == "first is better" and run.data.metrics["runs"] == 2
-    assert (Path(run.info.artifact_uri) / "index.html").read_text() == "<p>first is better</p>"
 
 
 def test_each_stage_is_a_run_with_what_decided_it_and_its_small_files(tmp_path, uri):
@@ -291,12 +276,12 @@ def test_each_stage_is_a_run_with_what_decided_it_and_its_small_files(tmp_path, 
         made = Manifest(stage, "0123", {"source": {"path": "x", "limit": None}}, {"files": "4567"}, files, {}, START)
         write_manifest(results / folder / "manifest.json", made)
     write_text(results / "comparison/index.html", "<p>first</p>")
-    compared = {"first": read_manifest(results / "runs/first/evaluation/manifest.json").content}
-    made = Manifest("compare_runs", "0123", {}, compared, {"index.html": ""}, {"runs": ["first"], "verdict": "one run"}, START)
+    inputs = {"first": read_manifest(results / "runs/first/evaluation/manifest.json").content}
+    made = Manifest("compare_runs", "0123", {}, inputs, {"index.html": ""}, {"runs": ["first"], "verdict": "one run"}, START)
     write_manifest(results / "comparison/manifest.json", made)
     for _ in range(2):
         store = (follower := Follower(results, Store(uri))).store
-        assert full_pass(follower, print) is None
+        assert follower.update_all() is None
     found = store.client.search_runs([each.experiment_id for each in store.client.search_experiments()])
     params = {run.data.tags["pipeline.stage"]: run.data.params for run in found}
     files = {run.data.tags["pipeline.stage"]: sorted(each.path for each in store.client.list_artifacts(run.info.run_id)) for run in found}
@@ -318,6 +303,9 @@ def test_each_stage_is_a_run_with_what_decided_it_and_its_small_files(tmp_path, 
         "evaluate": sorted(["manifest.json", *results_and_plots]),
         "compare": ["index.html", "manifest.json"],
     }
+    (compared,) = (run for run in found if run.data.tags["pipeline.stage"] == "compare")
+    assert compared.data.tags[NOTE] == "one run" and compared.data.metrics["runs"] == 1
+    assert text_of(store, compared, "index.html") == "<p>first</p>"
     content = {run.data.tags["pipeline.stage"]: run.data.tags.get("pipeline.content") for run in found}
     assert params["select"]["inputs.training"] == content["train"]
     assert params["evaluate"]["inputs.selection"] == content["select"] and params["compare"]["inputs.first"] == content["evaluate"]
@@ -331,10 +319,10 @@ def test_a_fetch_that_is_repeated_stays_one_run_and_one_of_the_same_settings_has
     )
     write_manifest(results / "raw/b/manifest.json", Manifest("fetch_data", "0123", {}, {}, {"train/x": "01"}, {}, START))
     follower = Follower(results, Store(uri))
-    assert full_pass(follower, print) is None
+    assert follower.update_all() is None
     made = Manifest("fetch_data", "0123", {}, {}, {"train/x": "01", "train/y": "02"}, {}, START)
     write_manifest(results / "raw/b/manifest.json", made)
-    assert full_pass(follower, print) is None
+    assert follower.update_all() is None
     where, only = [follower.store.experiment("tests-data")], "tags.`pipeline.stage` = 'fetch_data'"
     found = {run.info.run_name: run for run in follower.store.client.search_runs(where, only)}
     assert {name: run.data.metrics["files"] for name, run in found.items()} == {"fetch_data a": 1, "fetch_data b": 2}
@@ -483,8 +471,7 @@ def test_slurm_is_asked_once_for_all_live_runs_and_not_in_every_pass(tmp_path, u
     (asked,) = squeue("470", "472", "473")[before:]
     assert asked.endswith("--jobs=470,471,472,473")
     monkeypatch.setattr(following, "ASK_EVERY_SECONDS", 0.0)
-    with open(results / "runs/run-1/training/journal.jsonl", "a") as journal:  # just now, so that its silence cannot be the reason
-        journal.write(json.dumps(loss(65, 0.5)) + "\n")
+    write(results, loss(65, 0.5), run="run-1")  # just now, so that its silence cannot be the reason
     follower.update(results / "runs/run-1/training")
     assert training_run(follower.store, "run-1").data.tags["pipeline.end"] == "killed: SLURM job 471 is over"
     asked = len(squeue())
@@ -518,40 +505,35 @@ def test_a_live_run_costs_one_request_in_a_pass_that_has_something_to_send(tmp_p
             requests.append(name)
             return getattr(follower.store._client, name)
 
-    for training in follower.runs():
-        append(training, loss(65, 0.5))
-    assert full_pass(follower, print) is None
+    for name in ("run-0", "run-1", "run-2"):
+        write(results, loss(65, 0.5), run=name)
+    assert follower.update_all() is None
     monkeypatch.setattr(Store, "client", Noted())
-    assert full_pass(follower, print) is None and requests == []
-    for training in follower.runs()[:2]:
-        append(training, loss(70, 0.5), loss(75, 0.5))
-    assert full_pass(follower, print) is None and requests == ["log_batch", "log_batch"]
+    assert follower.update_all() is None and requests == []
+    for name in ("run-0", "run-1"):
+        write(results, loss(70, 0.5), loss(75, 0.5), run=name)
+    assert follower.update_all() is None and requests == ["log_batch", "log_batch"]
 
 
-def append(training: Path, *events: dict) -> None:
-    with open(training / "journal.jsonl", "a") as journal:
-        journal.write("".join(json.dumps(event) + "\n" for event in events))
-
-
-def test_a_run_that_cannot_be_recorded_is_tried_again_after_a_pause_of_its_own(tmp_path, uri, monkeypatch):
+def test_a_run_that_cannot_be_recorded_is_tried_again_after_a_pause(tmp_path, uri, monkeypatch):
     results = make_workspace(tmp_path, {"broken": {}, "first": {"ends": "nothing", "train.seed": 1}})
     whole = (results / "runs/broken/training/run.json").read_text()
     (results / "runs/broken/training/run.json").write_text('{"run": "broken"}')
-    follower, postponed, tried = Follower(results, Store(uri)), Postponed(), []
+    follower, tried = Follower(results, Store(uri)), []
     update = follower.update
     monkeypatch.setattr(follower, "update", lambda training: (tried.append(training.parent.name), update(training)))
     now = time.monotonic()
     monkeypatch.setattr(following.time, "monotonic", lambda: now)
     for moment in range(8):
-        now += 1
+        now += following.RETRY_SECONDS / 5
         write(results, loss(65 + moment, 0.5))
-        problem = full_pass(follower, print, postponed)
+        problem = follower.update_all()
         assert problem.of_one_run and "cannot be recorded" in problem.what
-    assert tried.count("first") == 8 and tried.count("broken") == 3, "after 2 and 4 seconds"
+    assert tried.count("first") == 8 and tried.count("broken") == 2
     assert len(history(follower.store, training_run(follower.store), "train/loss")) > 8
     (results / "runs/broken/training/run.json").write_text(whole)
-    now += following.LONGEST_PAUSE_SECONDS
-    assert full_pass(follower, print, postponed) is None
+    now += following.RETRY_SECONDS
+    assert follower.update_all() is None
     assert training_run(follower.store, "broken").info.status == "FINISHED"
 
 
@@ -694,7 +676,7 @@ def test_workspaces_on_one_server_are_kept_apart_and_may_be_moved(tmp_path, uri)
 
 def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):
     follower = Follower(make_workspace(tmp_path), Store(uri))
-    assert full_pass(follower, print) is None
+    assert follower.update_all() is None
     all_runs, _, compared, first, second = follower.addresses("http://ui")
     experiment = follower.store.client.get_experiment_by_name("tests")
     view = json.loads(experiment.tags["mlflow.sharedViewState.snaketrain"])
@@ -719,7 +701,7 @@ def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):
 
 def test_only_a_few_addresses_are_printed_for_many_runs_or_experiments(tmp_path, uri):
     follower = Follower(make_workspace(tmp_path, {f"run-{number}": {"train.batch_size": number + 1} for number in range(12)}), Store(uri))
-    full_pass(follower, print)
+    follower.update_all()
     assert [address.split()[0] for address in follower.addresses("http://ui")] == ["all", "curves", "compared"]
     row = next(iter(follower.rows["tests"].values()))
     follower.rows |= {f"other-{number}": {"first": row} for number in range(12)}
@@ -740,7 +722,7 @@ def test_runs_of_a_sweep_are_grouped_by_configuration(tmp_path, uri):
         make_workspace(tmp_path, {name: dict(changes) for name, changes in SWEEP.items()} | {"alone": {"train.batch_size": 8}}), Store(uri)
     )
     for _ in range(2):
-        assert full_pass(follower, print) is None
+        assert follower.update_all() is None
     found = {
         run.info.run_name: run
         for run in follower.store.client.search_runs([follower.store.experiment("tests")], "tags.`pipeline.stage` = 'train'")
@@ -755,16 +737,10 @@ def test_runs_of_a_sweep_are_grouped_by_configuration(tmp_path, uri):
     grouped = json.loads(follower.store.client.get_experiment_by_name("tests").tags["mlflow.sharedViewState.snaketrain-configurations"])
     assert grouped["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "configuration"}]
     assert any(address.startswith("seeds") for address in follower.addresses("http://ui"))
-
-
-def test_a_name_given_by_a_user_is_kept(tmp_path, uri):
-    results = make_workspace(tmp_path, {name: dict(changes) for name, changes in list(SWEEP.items())[:1]})
-    for name in (None, "mine"):
-        follower = Follower(results, Store(uri))
-        full_pass(follower, print)
-        (run,) = follower.store.client.search_runs([follower.store.experiment("tests")], "tags.`pipeline.stage` = 'train'")
-        follower.store.client.update_run(run.info.run_id, name=name or "mine")
-    assert follower.store.get(run.info.run_id).info.run_name == "mine"
+    given = found["lr=1e-5-seed=0"].info.run_id
+    follower.store.client.update_run(given, name="mine")
+    assert Follower(follower.results, Store(uri)).update_all() is None
+    assert follower.store.get(given).info.run_name == "mine", "a name given by a user"
 
 
 def test_a_failed_run_says_so_in_its_description(tmp_path, uri):
@@ -889,38 +865,29 @@ def test_a_store_is_emptied_while_a_follower_runs(tmp_path, uri, empty_database)
     """As a server's may be, of which we see no file."""
     results = make_workspace(tmp_path)
     follower = Follower(results, Store(uri))
-    for training in follower.runs():
-        follower.update(training)
+    assert follower.update_all() is None
     assert not follower.has_lost_its_runs(check_now=True)
     before = history(follower.store, training_run(follower.store), "train/loss")
     with sqlite3.connect(empty_database) as empty, sqlite3.connect(tmp_path / "mlflow.db") as database:
         empty.backup(database)
     assert follower.has_lost_its_runs(check_now=True)
     follower.forget()
-    for training in follower.runs():
-        follower.update(training)
+    assert follower.update_all() is None
     assert history(follower.store, training_run(follower.store), "train/loss") == before
     assert training_run(follower.store).info.status == "FINISHED" and not follower.has_lost_its_runs(check_now=True)
 
 
 @pytest.mark.parametrize("deleted", ["tests", "tests-data"])
 def test_a_deleted_experiment_is_reported_until_it_is_restored(tmp_path, uri, deleted):
-    results = make_workspace(tmp_path, {"first": {}})
-    store = follow(results, uri)
-    where = store.experiment(deleted)
-    store.client.delete_experiment(where)
-    trouble = full_pass(Follower(results, Store(uri)), print)
-    assert f"its experiment '{deleted}' was deleted" in trouble.what and "tracking.experiment" in trouble.advice
-    assert f"(MLFLOW_TRACKING_URI={uri} mlflow experiments restore --experiment-id {where})" in trouble.advice
-    store.client.restore_experiment(where)
-    assert full_pass(Follower(results, Store(uri)), print) is None
-
-
-def test_an_experiment_is_deleted_while_a_follower_runs(tmp_path, uri):
-    follower = Follower(results := make_workspace(tmp_path, {"first": {}}), Store(uri))
-    follower.update(results / "runs/first/training")
-    follower.store.client.delete_experiment(follower.store.experiment("tests"))
+    follower = Follower(make_workspace(tmp_path, {"first": {}}), Store(uri))
+    assert follower.update_all() is None
+    where = follower.store.experiment(deleted)
+    follower.store.client.delete_experiment(where)
     assert follower.has_lost_its_runs(check_now=True)
     follower.forget()
-    with pytest.raises(ExperimentDeleted, match="'tests' was deleted"):
-        follower.update(results / "runs/first/training")
+    trouble = follower.update_all()
+    assert f"its experiment '{deleted}' was deleted" in trouble.what and "tracking.experiment" in trouble.advice
+    assert f"(MLFLOW_TRACKING_URI={uri} mlflow experiments restore --experiment-id {where})" in trouble.advice
+    follower.store.client.restore_experiment(where)
+    follower.failed.clear()
+    assert follower.update_all() is None

@@ -33,7 +33,7 @@ GROUND = {
     "snaketrain.training",
     "snaketrain.training.schedules",
     "snaketrain.data",
-    *(f"snaketrain.data.{name}" for name in ("cells", "tables", "formats", "reading", "fetching", "locations")),
+    *(f"snaketrain.data.{name}" for name in ("cells", "tables", "formats", "reading", "surveying", "fetching", "locations")),
     "snaketrain.tasks",
     "snaketrain.tasks.metric_names",
     *(name for name in FILES if name.startswith("snakemake_logger_plugin_snaketrain")),

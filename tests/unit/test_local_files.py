@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from snaketrain.config.schema import Source
-from snaketrain.data.fetching import fetch, local_files
+from snaketrain.data.fetching import fetch, local_files, report
 from snaketrain.data.locations import COMPILED, FOLDER, HIDDEN, OTHER_CASE, READ_ELSEWHERE, find
 
 
@@ -38,7 +38,7 @@ def test_files_behind_links_are_read(raw, tmp_path):
     assert list(found(raw / "*/*.csv")) == ["deep/b.csv", "linked/c.csv"]
     (tmp_path / "again").symlink_to(raw)
     assert list(found(tmp_path / "again")) == every
-    assert fetch(Source(path=str(raw)), tmp_path / "files").names == sorted(every)
+    assert [*fetch(Source(path=str(raw)), tmp_path / "files").files] == sorted(every)
     assert (tmp_path / "files/linked/more/d.csv").read_text() == "text\nx\n"
 
 
@@ -96,7 +96,7 @@ def test_what_is_left_out_has_a_reason(raw, tmp_path, capsys):
 
     fetched = fetch(Source(path=str(raw)), tmp_path / "files")
     assert fetched.facts() == {"left_out": {HIDDEN: 2, COMPILED: 2, READ_ELSEWHERE: 2, "a pipe, not a file": 1, "a socket, not a file": 1}}
-    fetched.report("fetch_data: train", Source(path=str(raw)))
+    report(fetched, "fetch_data: train", Source(path=str(raw)))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"fetch_data: train: 3 files of path '{raw}'"
     assert f"  2 left out: '.git', '.h.csv': {HIDDEN}" in lines and "  1 left out: 'p.csv': a pipe, not a file" in lines

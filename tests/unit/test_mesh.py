@@ -1,14 +1,17 @@
-"""The shape of a mesh of ranks, and models that one of its dimensions cannot divide."""
+"""The shape of a mesh of ranks, the experts that it spreads, and what one of its dimensions cannot divide."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
+from transformers import MixtralConfig, MixtralForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM
 
 from snaketrain.checking.trying import fake_world
-from snaketrain.config.sizes import InvalidShape, MeshShape, mesh_shape
+from snaketrain.config.sizes import InvalidShape, MeshShape, mesh_shape, option_errors
 from snaketrain.strategies import make_strategy
+from snaketrain.strategies.splitting import ExpertDimension, experts_of
 
 LLAMA = {
     "hidden_size": 32,
@@ -126,3 +129,48 @@ def test_sequences_are_cut_also_where_a_model_keeps_keys_and_values_by_default()
     assert sequence.whole is not None and sequence.whole.length == 4
     with pytest.raises(SystemExit, match=r"arguments.context: train.task keeps keys and values while it trains"):
         model(torch.ones(1, 4, dtype=torch.long), use_cache=True)
+
+
+def test_experts_are_found_by_the_plan_of_transformers():
+    mixtral = MixtralForCausalLM(MixtralConfig(**LLAMA, num_local_experts=2))
+    qwen = Qwen2MoeForCausalLM(Qwen2MoeConfig(**LLAMA, num_experts=2, moe_intermediate_size=8, shared_expert_intermediate_size=8))
+    for model in (mixtral, qwen):
+        assert list(experts_of(model)) == ["layers.0.mlp.experts", "layers.1.mlp.experts"]
+
+
+def test_models_without_experts_are_refused():
+    with pytest.raises(SystemExit, match="LlamaForCausalLM has no plan for experts"):
+        experts_of(llama())
+
+
+def test_ranks_must_divide_the_experts():
+    model = MixtralForCausalLM(MixtralConfig(**LLAMA, num_local_experts=4))
+    with pytest.raises(SystemExit, match="3 does not divide the 4 experts of `layers.0.mlp.experts`"):
+        ExpertDimension(SimpleNamespace(size=lambda: 3)).apply(model)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"expert": 2, "tensor": 2}, "train.strategy.arguments.tensor: does not work with train.strategy.arguments.expert"),
+        ({"pipeline": 2, "context": 2}, "train.strategy.arguments.context: does not work with train.strategy.arguments.pipeline"),
+        ({"pipeline": 2, "build_once": True}, "train.strategy.arguments.build_once: does not work with"),
+        ({"schedule": "zbv"}, "train.strategy.arguments.schedule: has no effect without train.strategy.arguments.pipeline"),
+        ({"tensor": None, "sequence_parallel": True}, "train.strategy.arguments.sequence_parallel: has no effect without"),
+        ({"pipeline": 2, "schedule": "gpipe"}, "train.strategy.arguments.schedule: is 'gpipe', which is not one of 1f1b, interleaved, zbv"),
+    ],
+)
+def test_dimensions_that_do_not_go_together_are_refused_before_any_job(arguments, message):
+    (problem,) = option_errors(arguments)
+    assert problem.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"pipeline": 2, "expert": 2, "shard": 2, "schedule": "zbv", "build_once": False},
+        {"pipeline": None, "context": 2, "expert": None, "tensor": 2},  # a degree of null is that of a dimension which is left out
+    ],
+)
+def test_dimensions_that_go_together_are_accepted(arguments):
+    assert not list(option_errors(arguments))

@@ -1,11 +1,8 @@
-"""Metrics that the configuration names: equal to scikit-learn's and scipy's however the examples are split, and checked before any job."""
-
-import math
+"""Metrics that the configuration names: custom ones, those that no other library has, and the checks before any job."""
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from sklearn import metrics as sk
 
 from snaketrain.config.errors import ConfigurationError
@@ -15,16 +12,13 @@ from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.stages import by_name
 from snaketrain.tasks.base import Task
-from snaketrain.tasks.metric_names import KNOWN
 from snaketrain.tasks.metrics import Measuring
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.building import add_metrics
 
 RANDOM = np.random.default_rng(0)
-LABELS = {2: RANDOM.integers(0, 2, 90), 6: np.r_[RANDOM.integers(0, 6, 84), range(6)]}
-LOGITS = {n: (RANDOM.normal(size=(90, n)) + 1.5 * np.eye(n)[labels]).astype(np.float32) for n, labels in LABELS.items()}
-SEVERAL = (RANDOM.random((90, 4)) < [0.5, 0.2, 0.4, 0.7]).astype(np.float32)
-OF_SEVERAL = (RANDOM.normal(size=(90, 4)) + SEVERAL).astype(np.float32)
+LABELS = np.r_[RANDOM.integers(0, 6, 84), range(6)]
+LOGITS = (RANDOM.normal(size=(90, 6)) + 1.5 * np.eye(6)[LABELS]).astype(np.float32)
 NUMBERS = RANDOM.normal(3, 1, 90).astype(np.float32)
 PREDICTED = (NUMBERS + RANDOM.normal(0, 1, 90)).astype(np.float32)[:, None]
 CUTS = [[], [1, 40, 41]]
@@ -43,61 +37,6 @@ def measured(kind: str, logits: np.ndarray, labels: np.ndarray, cuts: list[int],
     return {name: found[name] for name in metrics}
 
 
-def short(names: dict[str, float], **arguments: dict) -> dict[str, dict]:
-    return {name: {"use": name, "arguments": arguments.get(name, {})} for name in names}
-
-
-@pytest.mark.parametrize("answer", [0, 1])
-@pytest.mark.parametrize("labels", [[0, 1, 1, 1, 0, 1, 1], [1, 1], [0, 0]], ids=str)
-def test_the_correlation_of_a_constant_answer_is_zero(labels, answer):
-    """As in scikit-learn, also if all labels are equal."""
-    logits = np.eye(2, dtype=np.float32)[np.full(len(labels), answer)]
-    assert measured("class", logits, np.array(labels), [], short({"matthews_correlation": 0.0})) == {"matthews_correlation": 0.0}
-    several = np.full((len(labels), 2), 2.0 * answer - 1, np.float32)
-    true = np.stack([labels, labels], axis=1).astype(np.float32)
-    assert measured("classes", several, true, [], short({"matthews_correlation": 0.0})) == {"matthews_correlation": 0.0}
-
-
-@pytest.mark.parametrize("cuts", CUTS, ids=str)
-def test_short_names_of_two_classes_are_metrics_of_the_second(cuts):
-    labels, logits = LABELS[2], LOGITS[2]
-    second, predicted = torch.tensor(logits).softmax(1)[:, 1].numpy(), logits.argmax(1)
-    expected = {
-        "matthews_correlation": sk.matthews_corrcoef(labels, predicted),
-        "f1": sk.f1_score(labels, predicted),
-        "f_beta": sk.fbeta_score(labels, predicted, beta=2),
-        "precision": sk.precision_score(labels, predicted),
-        "recall": sk.recall_score(labels, predicted),
-        "auroc": sk.roc_auc_score(labels, second),
-        "average_precision": sk.average_precision_score(labels, second),
-        "cohen_kappa": sk.cohen_kappa_score(labels, predicted),
-    }
-    assert measured("class", logits, labels, cuts, short(expected, f_beta={"beta": 2})) == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("cuts", CUTS, ids=str)
-def test_short_names_of_more_classes(cuts):
-    labels, logits = LABELS[6], LOGITS[6]
-    shares, predicted = torch.tensor(logits).softmax(1).numpy(), logits.argmax(1)
-    expected = {
-        "matthews_correlation": sk.matthews_corrcoef(labels, predicted),
-        "weighted_f1": sk.f1_score(labels, predicted, average="weighted"),
-        "f_beta": sk.fbeta_score(labels, predicted, beta=0.5, average="macro"),
-        "precision": sk.precision_score(labels, predicted, average="macro"),
-        "recall": sk.recall_score(labels, predicted, average="macro"),
-        "balanced_accuracy": sk.balanced_accuracy_score(labels, predicted),
-        "top_k_accuracy": sk.top_k_accuracy_score(labels, shares, k=3),
-        "auroc": sk.roc_auc_score(labels, shares, multi_class="ovr"),
-        "average_precision": sk.average_precision_score(labels, shares),
-        "cohen_kappa": sk.cohen_kappa_score(labels, predicted),
-        "quadratic_weighted_kappa": sk.cohen_kappa_score(labels, predicted, weights="quadratic"),
-        "calibration_error": calibration_error(shares, labels),
-    }
-    given = short(expected, f_beta={"beta": 0.5}, top_k_accuracy={"top_k": 3})
-    assert measured("class", logits, labels, cuts, given) == pytest.approx(expected, abs=1e-5)
-    assert {*expected, "f1"} == KNOWN["single_label_classification"].keys(), "each short name is compared with a reference"
-
-
 def calibration_error(shares: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
     sure, right = shares.max(1), shares.argmax(1) == labels
     bin_of = np.ceil(sure * bins)
@@ -105,37 +44,14 @@ def calibration_error(shares: np.ndarray, labels: np.ndarray, bins: int = 15) ->
 
 
 @pytest.mark.parametrize("cuts", CUTS, ids=str)
-def test_short_names_of_several_classes(cuts):
-    shares = 1 / (1 + np.exp(-OF_SEVERAL.astype(float)))
-    predicted, true = OF_SEVERAL > 0, SEVERAL > 0
-    expected = {
-        "matthews_correlation": sk.matthews_corrcoef(true.ravel(), predicted.ravel()),
-        "weighted_f1": sk.f1_score(true, predicted, average="weighted"),
-        "f_beta": sk.fbeta_score(true, predicted, beta=2, average="macro"),
-        "precision": sk.precision_score(true, predicted, average="macro"),
-        "recall": sk.recall_score(true, predicted, average="macro"),
-        "auroc": sk.roc_auc_score(true, shares),
-        "average_precision": sk.average_precision_score(true, shares),
-        "ranking_average_precision": sk.label_ranking_average_precision_score(true, shares),
-        "hamming_distance": sk.hamming_loss(true, predicted),
-    }
-    found = measured("classes", OF_SEVERAL, SEVERAL, cuts, short(expected, f_beta={"beta": 2}))
-    assert found == pytest.approx(expected, abs=1e-5) and expected.keys() == KNOWN["multi_label_classification"].keys()
-
-
-@pytest.mark.parametrize("cuts", CUTS, ids=str)
-def test_short_names_of_numbers(cuts):
+def test_metrics_that_no_library_has(cuts):
+    """test_metric_references.py compares the others."""
+    expected = calibration_error(torch.tensor(LOGITS).softmax(1).numpy(), LABELS)
+    found = measured("class", LOGITS, LABELS, cuts, {"it": {"use": "calibration_error"}})
+    assert found["it"] == pytest.approx(expected, abs=1e-5)
     x, y = PREDICTED[:, 0].astype(float), NUMBERS.astype(float)
-    expected = {
-        "spearman": stats.spearmanr(x, y)[0],
-        "kendall": stats.kendalltau(x, y)[0],
-        "concordance": 2 * np.cov(x, y)[0, 1] / (x.var(ddof=1) + y.var(ddof=1) + (x.mean() - y.mean()) ** 2),
-        "explained_variance": sk.explained_variance_score(y, x),
-        "rmse": math.sqrt(sk.mean_squared_error(y, x)),
-        "mape": sk.mean_absolute_percentage_error(y, x),
-    }
-    found = measured("number", PREDICTED, NUMBERS, cuts, short(expected))
-    assert found == pytest.approx(expected, abs=1e-4) and expected.keys() == KNOWN["regression"].keys()
+    expected = 2 * np.cov(x, y)[0, 1] / (x.var(ddof=1) + y.var(ddof=1) + (x.mean() - y.mean()) ** 2)
+    assert measured("number", PREDICTED, NUMBERS, cuts, {"it": {"use": "concordance"}})["it"] == pytest.approx(expected, abs=1e-4)
 
 
 MINE = """
@@ -168,13 +84,12 @@ def mine(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("cuts", CUTS, ids=str)
 def test_custom_metrics_and_classes_of_torchmetrics_know_the_number_of_classes(cuts, mine):
-    logits, labels = LOGITS[6], LABELS[6]
-    shares, wrong = torch.tensor(logits).softmax(1), (logits.argmax(1) != labels).mean()
+    shares, wrong = torch.tensor(LOGITS).softmax(1), (LOGITS.argmax(1) != LABELS).mean()
     metrics = {"sure": {"use": "mine.py:sureness"}, "cost": {"use": "mine.py:Cost", "arguments": {"missed": 3}}}
     metrics |= {"first": {"use": "mine.py:FirstRow"}, "jaccard": {"use": "torchmetrics.classification.MulticlassJaccardIndex"}}
-    found = measured("class", logits, labels, cuts, metrics)
+    found = measured("class", LOGITS, LABELS, cuts, metrics)
     expected = {"sure": shares.max(1).values.mean().item(), "cost": 18 * wrong, "first": shares[0, 0].item()}
-    expected["jaccard"] = sk.jaccard_score(labels, logits.argmax(1), average="macro")
+    expected["jaccard"] = sk.jaccard_score(LABELS, LOGITS.argmax(1), average="macro")
     assert found == pytest.approx(expected, abs=1e-6)
 
 
@@ -192,7 +107,7 @@ def test_custom_metrics_and_classes_of_torchmetrics_know_the_number_of_classes(c
 )
 def test_metrics_that_do_not_suit_the_data_are_refused(metrics, words):
     with pytest.raises(SystemExit, match=words):
-        measured("class", LOGITS[6], LABELS[6], [], metrics)
+        measured("class", LOGITS, LABELS, [], metrics)
 
 
 class Own(Task):

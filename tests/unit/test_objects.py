@@ -92,7 +92,7 @@ LISTED = {
 def test_a_file_a_folder_and_globs_are_copied(address, tmp_path):
     target = tmp_path / "out/files"
     for path, names in LISTED.items():
-        assert fetch(Source(path=address + path), target).names == names, path
+        assert [*fetch(Source(path=address + path), target).files] == names, path
         for name in names:
             assert not (target / name).is_symlink() and (target / name).read_text().startswith("text\n")
         assert [path.name for path in target.parent.iterdir()] == ["files"], "nothing is left of the download"
@@ -100,7 +100,7 @@ def test_a_file_a_folder_and_globs_are_copied(address, tmp_path):
 
 def test_digests_are_verified_and_missing_files_reported(address, tmp_path):
     right = hashlib.sha256(b"text\na.csv\n").hexdigest()
-    assert fetch(Source(path=f"{address}/a.csv", sha256={"a.csv": right}), tmp_path / "files").names == ["a.csv"]
+    assert [*fetch(Source(path=f"{address}/a.csv", sha256={"a.csv": right}), tmp_path / "files").files] == ["a.csv"]
     with pytest.raises(SystemExit, match="not the expected file"):
         fetch(Source(path=f"{address}/b.csv", sha256={"b.csv": right}), tmp_path / "files")
     with pytest.raises(ValueError, match=r"address '.*/\*.jsonl': no file there. Correct the address"):
@@ -126,7 +126,7 @@ def test_an_interrupted_download_resumes(memory, tmp_path, monkeypatch):
     read = fsspec.filesystem("memory").get_file
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "get_file", lambda *args, **_: copied.append("read") or read(*args[1:]))
     copied += ["", ""]
-    assert len(fetch(Source(path=memory), tmp_path / "files").names) == 3
+    assert len(fetch(Source(path=memory), tmp_path / "files").files) == 3
     assert copied.count("read") == 1, "only the file that was missing is read again"
 
 

@@ -116,32 +116,23 @@ def test_a_task_that_calls_its_model_twice_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "accumulate", "message"),
-    [("interleaved", 7, "compute.reduce_batch_on_oom: doubles train.accumulate (7)"), ("interleaved", 8, None), ("1f1b", 7, None)],
-)
-def test_microbatches_whose_doubles_a_schedule_cannot_run_are_refused(schedule, accumulate, message):
-    """14 cannot be divided into 3 rounds."""
-    strategy = {"use": "mesh", "arguments": {"pipeline": 4, "schedule": schedule}}
-    data, compute = {"train": {"path": "a"}, "tokenizer": {"path": "b"}}, {"processes": 4, "reduce_batch_on_oom": True}
-    run = {"data": data, "compute": compute, "train": {"strategy": strategy, "accumulate": accumulate}}
-    found = list(strategy_errors(Settings.model_validate(run)))
-    assert [error.startswith(message or "") for error in found] == [True] * bool(message)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "accumulate", "message"),
+    ("pipeline", "schedule", "accumulate", "doubles", "message"),
     [
-        ("1f1b", 1, "train.accumulate (1) is less than the stages of a pipeline"),
-        ("1f1b", 2, None),
-        ("1f1b", 5, None),
-        ("interleaved", 5, "train.accumulate (5) cannot be divided into 2 equal rounds"),
-        ("interleaved", 3, None),
-        ("interleaved", 6, None),
-        ("zbv", 5, None),
+        (2, "1f1b", 1, False, "train.accumulate (1) is less than the stages of a pipeline"),
+        (2, "1f1b", 2, False, None),
+        (2, "1f1b", 5, False, None),
+        (2, "interleaved", 5, False, "train.accumulate (5) cannot be divided into 2 equal rounds"),
+        (2, "interleaved", 3, False, None),
+        (2, "interleaved", 6, False, None),
+        (2, "zbv", 5, False, None),
+        (4, "interleaved", 7, True, "compute.reduce_batch_on_oom: doubles train.accumulate (7)"),  # 14 cannot be divided into 3 rounds
+        (4, "interleaved", 8, True, None),
+        (4, "1f1b", 7, True, None),
     ],
 )
-def test_microbatches_that_a_schedule_cannot_run_are_refused_before_any_job(schedule, accumulate, message):
-    strategy = {"use": "mesh", "arguments": {"pipeline": 2, "schedule": schedule}}
-    run = {"data": {"train": {"path": "a"}, "tokenizer": {"path": "b"}}, "compute": {"processes": 4}}
-    found = list(strategy_errors(Settings.model_validate(run | {"train": {"strategy": strategy, "accumulate": accumulate}})))
+def test_microbatches_that_a_schedule_cannot_run_are_refused_before_any_job(pipeline, schedule, accumulate, doubles, message):
+    strategy = {"use": "mesh", "arguments": {"pipeline": pipeline, "schedule": schedule}}
+    data, compute = {"train": {"path": "a"}, "tokenizer": {"path": "b"}}, {"processes": 4, "reduce_batch_on_oom": doubles}
+    run = {"data": data, "compute": compute, "train": {"strategy": strategy, "accumulate": accumulate}}
+    found = list(strategy_errors(Settings.model_validate(run)))
     assert [error.startswith(message or "") for error in found] == [True] * bool(message)

@@ -10,7 +10,7 @@ import pytest
 from pipeline.warm_python import warm_python
 
 from snaketrain.config.schema import Data, Examples, Source
-from snaketrain.data import split_files, splitting
+from snaketrain.data import split_files, splitting, surveying
 from snaketrain.data.cells import BadData
 from snaketrain.data.fetching import fetch
 from snaketrain.data.preparing import prepare
@@ -136,7 +136,8 @@ def test_a_test_set_that_is_the_development_set_too_is_told(prepared, own_files)
     assert issues.counts["test_in_dev"] == 5 if own_files else issues.counts["test_in_dev"] > 0
 
 
-def test_unusable_rows_are_dropped_counted_and_named(prepared):
+def test_unusable_rows_are_dropped_counted_and_named(prepared, monkeypatch):
+    monkeypatch.setattr(surveying, "RARE", 1)
     rows = [("good", 1), ("bad", 0), ("", 1), ("  ", 0), ("great", ""), ("boring", -1), ("film", 7), ("very good", 1)]
     splits, _, issues = prepared(table(rows), labels=CLASSES, dev_fraction=0, test_fraction=0)
     assert [row["text"] for row in splits["train"]] == ["good", "bad", "very good"]

@@ -2,13 +2,12 @@
 
 import os
 import subprocess
-import time
-from pathlib import Path
 
+import limits
 import pytest
 
-from snaketrain.runtime import processes
-from snaketrain.runtime.processes import Process, start_ticks
+from snaketrain.runtime.processes import start_ticks
+from tools.follow_runs import end_of
 
 
 @pytest.fixture
@@ -19,21 +18,15 @@ def sleeping():
     process.wait()
 
 
-def test_a_process_is_alive_until_it_ends(sleeping):
-    watched = Process(sleeping.pid)
-    assert watched.is_alive()
+def test_a_process_is_watched_until_it_ends(sleeping):
+    has_ended = end_of(sleeping.pid)
+    assert not has_ended() and not end_of(None)()
     sleeping.kill()
-    end = time.monotonic() + 60
-    while watched.is_alive():
-        assert time.monotonic() < end
+    limits.until(has_ended)
     assert sleeping.returncode is None, "a zombie, which was not waited for, has ended too"
-    assert not Process(sleeping.pid).is_alive()
-
-
-def test_a_later_process_with_the_same_id_is_another(sleeping, monkeypatch):
-    watched = Process(sleeping.pid)
-    monkeypatch.setattr(processes, "start_ticks", lambda pid: watched.started + 1)
-    assert not watched.is_alive()
+    assert end_of(sleeping.pid)()
+    sleeping.wait()
+    assert has_ended() and end_of(sleeping.pid)()
 
 
 def test_a_name_with_spaces_and_brackets_is_read(tmp_path):
@@ -45,13 +38,3 @@ def test_a_name_with_spaces_and_brackets_is_read(tmp_path):
     finally:
         named.kill()
         named.wait()
-
-
-def test_without_proc_the_id_alone_decides(sleeping, monkeypatch):
-    monkeypatch.setattr(processes, "start_ticks", lambda pid: None)
-    monkeypatch.setattr(Path, "exists", lambda path: False)
-    watched = Process(sleeping.pid)
-    assert watched.is_alive()
-    sleeping.kill()
-    sleeping.wait()
-    assert not watched.is_alive()

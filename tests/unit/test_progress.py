@@ -10,7 +10,6 @@ from snaketrain.runtime.journal import Journal
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
 from snaketrain.training import watching
-from snaketrain.training.callbacks import Callbacks
 from snaketrain.training.state import TrainState
 from snaketrain.training.watching import Progress, TensorBoard
 
@@ -33,19 +32,18 @@ class Shown:
         strategy.rank = rank
         self.state = TrainState(Task(), strategy, {}, step=start)
         self.tensorboard = TensorBoard(folder)
-        self.callbacks = Callbacks([self.tensorboard])
-        self.callbacks.on_train_start(self.state)
+        self.tensorboard.on_train_start(self.state)
 
     def show(self, step: int, figures: dict[str, float]) -> None:
         self.state.step = step
-        self.callbacks.on_log(self.state, figures)
+        self.tensorboard.on_log(self.state, figures)
 
     def evaluated(self, step: int, metrics: dict[str, float]) -> None:
         self.state.step = step
-        self.callbacks.on_evaluation(self.state, metrics)
+        self.tensorboard.on_evaluation(self.state, metrics)
 
     def close(self) -> None:
-        self.callbacks.on_train_end(self.state)
+        self.tensorboard.on_train_end(self.state)
 
 
 def reported(folder, tag: str) -> dict[int, float]:
@@ -69,22 +67,15 @@ def test_every_fast_step_reaches_tensorboard(folder):
     assert reported(folder, "eval/accuracy") == {50: 0.5}
 
 
-def test_pending_lines_are_written_when_the_training_stops(folder):
-    shown = Shown(folder)
-    shown.show(10, figures(2.0))
-    assert shown.tensorboard.waiting, "one line alone waits for more"
-    shown.close()
-    assert reported(folder, "train/loss") == {10: 2.0}
-
-
-def test_a_line_has_the_time_of_its_event_and_not_of_writing(folder, monkeypatch):
+def test_a_line_that_waits_for_more_is_written_at_the_end_with_the_time_of_its_event(folder, monkeypatch):
     shown = Shown(folder)
     monkeypatch.setattr("time.time", lambda: 1000.0)
     shown.show(10, figures(2.0))
+    assert shown.tensorboard.waiting
     monkeypatch.setattr("time.time", lambda: 2000.0)
     shown.close()
     [event] = EventAccumulator(str(folder)).Reload().Scalars("train/loss")
-    assert event.wall_time == 1000.0
+    assert (event.step, event.value, event.wall_time) == (10, 2.0, 1000.0)
 
 
 def test_a_log_has_a_line_every_ten_seconds_and_for_each_evaluation(journal, monkeypatch, caplog):

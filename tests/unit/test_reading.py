@@ -12,7 +12,8 @@ import pytest
 
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues
-from snaketrain.data.reading import check, report_unread, rows
+from snaketrain.data.reading import report_unread, rows
+from snaketrain.data.surveying import check
 from snaketrain.data.tables import records, table
 from snaketrain.labels.base import as_text
 
@@ -357,10 +358,15 @@ def test_good_data_has_no_problems(tmp_path):
         (GOOD, "a.csv", {"text": "sentence"}, ["data.text: train file", "no column 'sentence'"]),
         (GOOD, "a.csv", {"where": {"source": "x"}}, ["data.where: train file", "no column 'source'"]),
         (GOOD, "a.csv", {"where": {"label": "7"}}, ["data.where: no row of train has 'label' = '7'", "It has: 0, 1"]),
-        (GOOD, "a.csv", {"labels": {"0": "negative", "2": "positive"}}, ["data.labels: train", "'1' (1 of 2 rows)", "'0', '2'"]),
+        (
+            GOOD,
+            "a.csv",
+            {"labels": {"0": "negative", "2": "positive"}},
+            ["data.labels: 1 of the 2 rows of train", "a.csv, line 3: '1' b", "'0', '2'"],
+        ),
         (GOOD, "a.csv", {"encoding": "utf-88"}, ["data.encoding", "'utf-88'"]),
         (GOOD, "a.csv", {"encoding": "rot13"}, ["data.encoding", "'rot13'"]),
-        (GOOD, "a.csv", {"columns": ["text"]}, ["data.columns: names 1 columns", "has 2"]),
+        ("a,0\nb,1\n", "a.csv", {"columns": ["text"]}, ["data.columns: names 1 columns", "a.csv, line 1 has 2"]),
         ("text,label\na,1\nb,1\n", "a.csv", {}, ["data.label", "one class, '1'"]),
         ("text,label\na,\nb,\n", "a.csv", {}, ["data.label: no row of train has a value"]),
         ("text,label\n", "a.csv", {}, ["data.train: no rows in"]),

@@ -11,7 +11,7 @@ import pytest
 import select_checkpoint
 from select_checkpoint import rank_checkpoints
 from snaketrain.config.schema import Train
-from snaketrain.evaluation.comparing import curves, points
+from snaketrain.evaluation.comparing import curves
 from snaketrain.runtime import manifests
 from snaketrain.runtime.manifests import Manifest, content_digest, digests, file_digest, read_manifest, write_manifest
 from snaketrain.runtime.stages import JobSettings
@@ -86,14 +86,6 @@ def test_curves_contain_the_evaluations_of_the_last_attempt():
     assert curves(JOURNAL)["eval/accuracy"] == [(4, 0.72), (8, 0.70), (12, 0.75)]
     lines = [*JOURNAL[:4], *JOURNAL[4:6]]  # killed again before step 8: the metrics of its weights are unknown
     assert curves(lines)["eval/accuracy"] == [(4, 0.72)]
-
-
-def test_a_follower_that_has_sent_the_lost_evaluation_sends_the_other_too():
-    """At the same step but at a later time: MLflow shows the later one."""
-    high_water: dict[str, int] = {}
-    before, after = points(JOURNAL[:4], high_water), points(JOURNAL[4:], high_water)
-    assert [point[1:] for point in before] == [(0.72, 104.0, 4), (0.90, 108.0, 8)]
-    assert [point[1:] for point in after] == [(0.70, 208.0, 8), (0.75, 212.0, 12)]
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from snaketrain.evaluation.page import drawn, picture_of, tree_of
+from snaketrain.evaluation.page import branches_of, picture_of, rows_of
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def journal(last: int, reused: tuple[int, str] | None = None) -> list[dict[str, Any]]:
@@ -34,24 +36,28 @@ def test_runs_leave_trunks_and_trunks_each_other():
         Path("results/runs/long/training"): journal(20, (15, second)),
         Path("results/runs/alone/training"): journal(5),
     }
-    lines = {line.name: line for line in drawn(tree_of(runs))}
-    assert {name: (line.first, line.last) for name, line in lines.items()} == {
-        "9-steps": (0, 9), "15-steps": (9, 15), "long": (15, 20), "short": (7, 12), "alone": (0, 5),
-    }  # fmt: skip
-    assert lines["long"].above == lines["15-steps"].y and lines["short"].above == lines["9-steps"].y
-    assert lines["15-steps"].x1 == lines["9-steps"].x2 and len({line.y for line in lines.values()}) == 5
+    found = branches_of(runs)
+    assert {folder: found[folder].label for folder in rows_of(found)} == {
+        Path(first): "9-steps 0 to 9",
+        Path(second): "15-steps 9 to 15",
+        Path("results/runs/long/training"): "long 15 to 20",
+        Path("results/runs/short/training"): "short 7 to 12",
+        Path("results/runs/alone/training"): "alone 0 to 5",
+    }
+    picture = ET.fromstring(picture_of(runs))
+    lines = [(line.get("class"), line.get("x1"), line.get("y1")) for line in picture.iter(f"{SVG}line")]
+    assert [kind for kind, _, _ in lines].count("leaves") == 3 and len({y for kind, _, y in lines if kind != "leaves"}) == 5
+    assert {y for kind, _, y in lines if kind == "leaves"} <= {y for kind, _, y in lines if kind == "trunk"}
 
 
 def test_names_are_escaped():
     trunk = written("results/trunks/<9>/training", journal(9))
-    picture = ET.fromstring(picture_of(tree_of({Path("results/runs/a&b/training"): journal(12, (9, trunk))})))
-    assert [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")] == ["<9> ", "a&b "]
+    picture = ET.fromstring(picture_of({Path("results/runs/a&b/training"): journal(12, (9, trunk))}))
+    assert [text.text for text in picture.iter(f"{SVG}text")] == ["<9> ", "a&b "]
 
 
 def test_no_picture_without_shared_steps():
-    assert (
-        picture_of(tree_of({Path("results/runs/a/training"): journal(5), Path("results/runs/b/training"): journal(7, (3, "gone"))})) == ""
-    )
+    assert picture_of({Path("results/runs/a/training"): journal(5), Path("results/runs/b/training"): journal(7, (3, "gone"))}) == ""
 
 
 def test_trainings_that_continued_each_other_over_time():
@@ -60,4 +66,4 @@ def test_trainings_that_continued_each_other_over_time():
     events = {one: journal(9, (5, str(other))), other: journal(12, (9, str(one)))}
     for folder in events:
         written(str(folder), events[folder])
-    assert [line.name for line in drawn(tree_of(events))] == ["b", "a"]
+    assert list(rows_of(branches_of(events))) == [one, other]

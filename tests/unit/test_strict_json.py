@@ -19,7 +19,7 @@ from snaketrain.runtime.manifests import Manifest, digest, digests, read_manifes
 from snaketrain.tasks.base import Task
 from snaketrain.tracking import tracked
 from snaketrain.training.checkpoints.ranking import best_first, evaluated
-from snaketrain.training.known_evaluations import evaluations_until, steps_taken_over
+from snaketrain.training.early_stopping import evaluations_until, steps_taken_over
 
 INF, NAN = math.inf, math.nan
 METRICS = {"loss": INF, "pearson": NAN, "mae": 0.25, "least": -INF}

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.strategies.base import Strategy, step_on_device
 from snaketrain.tasks.base import Task
-from snaketrain.training.recovery import NonfiniteSteps
 from snaketrain.training.state import StepOutcome, TrainState
-from snaketrain.training.step import take_step
+from snaketrain.training.step import NonfiniteSteps, nonfinite_ranks, take_step
 
 INFINITE, NAN = float("inf"), float("nan")
 
@@ -117,3 +116,18 @@ def test_nonfinite_gradients_without_a_loss_scale_are_not_an_overflow(scale, rep
     outcome = StepOutcome(7, np.arange(2), {"": torch.ones(())}, 2.0, 2.0, torch.tensor(NAN), 0.1)
     NonfiniteSteps(3, 0).settle(outcome, state, SimpleNamespace(), journal)
     assert [line["step"] for line in lines] == reported
+
+
+class SecondOfTwoPairs(Strategy):
+    """Rank 2 of 4, of which 0 and 1 share a model, and 2 and 3: one of each pair answers."""
+
+    rank, world_size = 2, 4
+
+    def all_gather_object(self, item: Any) -> list[Any]:
+        return [(0, True), item]
+
+
+def test_ranks_are_those_of_all_processes():
+    """Not numbers within the data parallel group, under which no log of a rank is found."""
+    outcome = StepOutcome(1, np.arange(4), {"loss": torch.tensor(torch.nan)}, 4.0, 2.0, torch.tensor(torch.nan), 1e-3)
+    assert nonfinite_ranks(SecondOfTwoPairs("cpu", "fp32"), outcome) == [2]

@@ -12,7 +12,6 @@ from snaketrain.runtime.manifests import Manifest, read_manifest, verify, write_
 from snaketrain.runtime.model_card import write_card
 from snaketrain.runtime.rank_logs import report_failure, start_rank
 from snaketrain.runtime.ranks import Ranks, leave
-from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.checkpoints.model_folder import KeptCheckpoint, export, kept_checkpoints, merge
 
 
@@ -40,7 +39,8 @@ def main(args: Namespace) -> None:
     files = scoring.write_results(selection.facts["weights"], each)
     (job.folder / "checkpoints.json").unlink(missing_ok=True)  # of another setting
     if with_all:
-        write_json(job.folder / "checkpoints.json", {"set": each.name, "checkpoints": metrics_by_step(scoring, each, kept)})
+        measured = [{"step": one.step, "metrics": scoring.read(one.weights, each)[0]["metrics"]} for one in kept]
+        write_json(job.folder / "checkpoints.json", {"set": each.name, "checkpoints": measured})
         files.append("checkpoints.json")
     inputs = {"selection": selection.content, "data": data.content, "set": prepared.content}
     inputs |= {"training": training.content} if with_all else {}
@@ -77,10 +77,6 @@ def score_checkpoint(scoring: Scoring, each: ScoredSet, one: KeptCheckpoint) -> 
     scoring.strategy.wait()
     if scoring.strategy.rank == 0:
         shutil.rmtree(folder)
-
-
-def metrics_by_step(scoring: Scoring, each: ScoredSet, kept: list[KeptCheckpoint]) -> list[JsonObject]:
-    return [{"step": one.step, "metrics": scoring.read(one.weights, each)[0]["metrics"]} for one in kept]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from argparse import Namespace
 from functools import partial
 
 from snaketrain.config.schema import Examples
-from snaketrain.data.fetching import fetch
+from snaketrain.data.fetching import fetch, report
 from snaketrain.runtime import stages
 from snaketrain.runtime.strict_json import JsonObject
 
@@ -35,8 +35,8 @@ def main(args: Namespace) -> None:
             fetched = fetch(source, folder / split)
         except ValueError as error:
             raise SystemExit(f"data.{split}: {error}") from None
-        fetched.report(f"fetch_data: {split}", source)
-        found[split] = fetched.names
+        report(fetched, f"fetch_data: {split}", source)
+        found[split] = [*fetched.files]
         left_out |= {split: fetched.facts()["left_out"]} if fetched.left_out else {}
     files = [f"{split}/{name}" for split, names in found.items() for name in names]
     facts = {"files": found, "classes": classes, "left_out": left_out}

@@ -5,7 +5,7 @@ from argparse import Namespace
 from functools import partial
 
 from snaketrain.config.schema import Source
-from snaketrain.data.fetching import fetch
+from snaketrain.data.fetching import fetch, report
 from snaketrain.runtime import stages
 
 
@@ -16,8 +16,8 @@ def main(args: Namespace) -> None:
         found = fetch(source, job.folder / "files")
     except ValueError as error:
         raise SystemExit(f"{stage}: {error}") from None
-    found.report(stage, source)
-    job.finish({}, [f"files/{name}" for name in found.names], {"files": found.names} | found.facts(), started)
+    report(found, stage, source)
+    job.finish({}, [f"files/{name}" for name in found.files], {"files": [*found.files]} | found.facts(), started)
 
 
 if __name__ == "__main__":

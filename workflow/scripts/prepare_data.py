@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from snaketrain.config.schema import Data
-from snaketrain.data import preparation
-from snaketrain.data.reading import check, report_unread
-from snaketrain.data.surveying import show
+from snaketrain.data import preparing
+from snaketrain.data.reading import report_unread
+from snaketrain.data.surveying import check, show
+from snaketrain.data.tokenizer_files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import adopt, read_manifest, verify, write_json
 from snaketrain.runtime.strict_json import JsonObject
@@ -25,14 +26,12 @@ def main(args: argparse.Namespace) -> None:
     output.mkdir(parents=True, exist_ok=True)
     files = {split: [raw.folder / split / name for name in names] for split, names in raw.facts["files"].items()}
     try:
-        earlier = preparation.joined(preparation.Preparation(args, data, raw, output))
+        earlier = preparing.joined(preparing.Preparation(args, data, raw, output))
         verify(*filter(None, (model, None if earlier else raw)))
         for split, of_split in files.items():
             report_unread(of_split, data, f"data.{split}")
         if data.by_class:
-            from snaketrain.data.preparing import prepare_items
-
-            facts = report = prepare_items(data, output)
+            facts = report = preparing.prepare_items(data, output)
             made = [f"{split}.npy" for split, found in facts["splits"].items() if not found.get("stream")]
         elif model is None:
             raise SystemExit("prepare_data: --tokenizer is missing; only a dataset class needs none.")
@@ -56,17 +55,14 @@ def _arguments() -> argparse.Namespace:
         "--tokenizer", nargs="?", metavar="MANIFEST", help="manifest of the fetched tokenizer; not needed for a dataset class"
     )
     parser.add_argument("--threads", type=int, default=1, help="number of CPU cores to use (default: %(default)s)")
-    preparation.add_arguments(parser)
+    preparing.add_arguments(parser)
     return parser.parse_args()
 
 
 def _prepare(
-    data: Data, files: dict[str, list[Path]], root: Path, earlier: preparation.Joined | None, fetched: Path, output: Path, threads: int
+    data: Data, files: dict[str, list[Path]], root: Path, earlier: preparing.Joined | None, fetched: Path, output: Path, threads: int
 ) -> tuple[JsonObject, JsonObject, list[str]]:
     """The facts of the manifest, those of the report, and the files that were made. `earlier`: what other jobs have made of them."""
-    from snaketrain.data.preparing import prepare
-    from snaketrain.data.tokenizer_files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
-
     if not earlier and (problems := check(data, files)):
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
     folder = output / "tokenizer"
@@ -74,7 +70,7 @@ def _prepare(
     if earlier:
         found, issues, made = earlier.found, earlier.issues, [*earlier.files]
     else:
-        found, issues = prepare(data, files, root, folder, output, threads)
+        found, issues = preparing.prepare(data, files, root, folder, output, threads)
         made = [f"{split}.arrow" for split in found["splits"]]
     facts: JsonObject = {
         "name": data.name,

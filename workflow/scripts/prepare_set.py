@@ -9,7 +9,10 @@ from pathlib import Path
 from snaketrain.config.schema import Data
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER
 from snaketrain.config.schema.evaluation import placed
-from snaketrain.data.surveying import show
+from snaketrain.data.cells import BadData
+from snaketrain.data.preparing import TrainedOn, prepare, prepare_items
+from snaketrain.data.reading import report_unread
+from snaketrain.data.surveying import check, show
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import Manifest, read_manifest, verify, write_json
 from snaketrain.runtime.strict_json import JsonObject
@@ -28,8 +31,6 @@ def main(args: argparse.Namespace) -> None:
         if fetched:
             facts, report, made = _prepare(args.set_name, reading, prepared, fetched, job.folder, args.threads)
         else:
-            from snaketrain.data.preparing import prepare_items
-
             items = prepare_items(reading, job.folder, ("test",))
             facts = report = prepared.facts | {"splits": items["splits"], "datasets": items["datasets"]}
             made = ["test.npy"]
@@ -54,10 +55,6 @@ def _arguments() -> argparse.Namespace:
 def _prepare(
     name: str, reading: Data, prepared: Manifest, fetched: Manifest, output: Path, threads: int
 ) -> tuple[JsonObject, JsonObject, list[str]]:
-    from snaketrain.data.cells import BadData
-    from snaketrain.data.preparing import TrainedOn, prepare
-    from snaketrain.data.reading import check, report_unread
-
     root, trained_on = fetched.folder / "files", TrainedOn.read(prepared, reading)
     files = {"test": [root / file for file in fetched.facts["files"]]}
     if problems := check(reading, files):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Model, Train
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.runtime import stages
 from snaketrain.runtime.journal import Clock, last_attempt
 from snaketrain.runtime.manifests import read_manifest, verify
@@ -26,13 +27,26 @@ from snaketrain.runtime.ranks import STOPPED_EARLY, Ranks, leave
 from snaketrain.runtime.run_folder import loaded_so_far, record_failure, record_start, recorder_of_loaded, take_over
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.metric_names import mode_of, modes_of
-from snaketrain.training import attempt
 
 if TYPE_CHECKING:
     from snaketrain.runtime.manifests import Manifest
     from snaketrain.tasks.metric_names import Modes
+    from snaketrain.training.early_stopping import EarlyStopping
+    from snaketrain.training.plan import Plan
     from snaketrain.training.trainer import Trainer
-    from snaketrain.training.trajectory import Execution
+    from snaketrain.training.trajectory import Execution, Trajectory
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A start of a training, for `before_attempt(attempt)` of the extras: on rank 0, in its own folder, before the journal is open."""
+
+    arguments: argparse.Namespace  # with those that the extras have added
+    folder: Path
+    plan: "Plan"
+    trajectory: "Trajectory | None"  # none: its weights also follow from settings or code that it had before
+    stopping: "EarlyStopping | None"
+    until: int | None  # the last step to take now, from which another start continues
 
 
 @dataclass(frozen=True)
@@ -110,7 +124,8 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--experiment", default="snaketrain", help="MLflow experiment name (default: %(default)s)")
     parser.add_argument("--notes", default="", help="description of the run, shown in MLflow")
-    attempt.add_arguments(parser)
+    for extra in modules("training"):
+        extra.add_arguments(parser)
     return parser
 
 
@@ -139,9 +154,8 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     from snaketrain.data.loading.loader import Loader
     from snaketrain.training.building import early_stopping, evaluations_count, make_task, observers, start_strategy
     from snaketrain.training.checkpoints.ranking import Selection
-    from snaketrain.training.options import TrainerOptions
     from snaketrain.training.plan import Plan
-    from snaketrain.training.trainer import Trainer
+    from snaketrain.training.trainer import Trainer, TrainerOptions
     from snaketrain.training.trajectory import execution_of, trajectory_of
     from snaketrain.training.watching import default_callbacks, open_journals
 
@@ -173,7 +187,9 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     )  # fmt: skip
     until = plan.step_at(share) if share else None
     if first:
-        attempt.prepare(attempt.Attempt(args, folder, plan, trajectory, early_stopping(train, selection), until))
+        attempt = Attempt(args, folder, plan, trajectory, early_stopping(train, selection), until)
+        for extra in modules("training"):
+            extra.before_attempt(attempt)
         about |= {"execution": execution.content()} | executed_otherwise(folder, execution) | ({"mixed": job.mixed} if job.mixed else {})
     strategy.wait()  # for the checkpoints
     journals = open_journals(folder, strategy, partial(check, folder), about | {"metric": metric}, own_files)
@@ -183,7 +199,7 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
         callbacks=default_callbacks(args.run_name, folder, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
         reduce_batch_on_oom=args.reduce_batch_on_oom, until=until, trajectory=trajectory,
         resume_changed=bool(job.mixed),
-        loader=Loader.of(args.loader_workers, pin_memory=strategy.device.type == "cuda"), stop=stop, clock=Clock(started),
+        loader=Loader.of(args.loader_workers, pin_memory=strategy.device.type == "cuda"), stop=stop.requested, clock=Clock(started),
     )  # fmt: skip
     trainer = Trainer.from_settings(
         train, model, splits, folder, options, strategy=strategy, task=task, plan=plan, journals=journals,

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from snaketrain.strategies.base import Strategy as Strategy
     from snaketrain.tasks.base import Task as Task
     from snaketrain.training.callbacks import Callback as Callback
-    from snaketrain.training.options import TrainerOptions as TrainerOptions
     from snaketrain.training.trainer import Trainer as Trainer
+    from snaketrain.training.trainer import TrainerOptions as TrainerOptions
 
 PUBLIC = {
     "CachedFiles": "snaketrain.data.locations",
@@ -21,7 +21,7 @@ PUBLIC = {
     "Strategy": "snaketrain.strategies.base",
     "Task": "snaketrain.tasks.base",
     "Trainer": "snaketrain.training.trainer",
-    "TrainerOptions": "snaketrain.training.options",
+    "TrainerOptions": "snaketrain.training.trainer",
     "open_run": "snaketrain.notebook",
 }
 

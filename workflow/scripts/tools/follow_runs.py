@@ -11,13 +11,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
 from snaketrain.config.schema.of_extras import modules
 from snaketrain.orchestration.follower import NOTE
 from snaketrain.runtime.credentials import hide_in_tracebacks
 from snaketrain.runtime.ownership import STILL_SECONDS, Lease, LeaseLost
-from snaketrain.runtime.processes import Process
 from snaketrain.runtime.ranks import FAILED, WORTH_ANOTHER_START
 from snaketrain.runtime.secret_forms import without_secrets
 from snaketrain.tracking.database import SQLITE
@@ -53,7 +54,7 @@ def main() -> None:
         )
     results = args.results.resolve()
     uri = args.uri or f"{SQLITE}{results.parent / 'mlflow.db'}"
-    options = Options(results, uri, args, not args.no_models, args.once, args.interval)
+    options = Options(results, uri, args)
     for extra in modules("following"):
         if problem := extra.problem(options.database, args):
             parser.error(problem)
@@ -61,18 +62,19 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN if args.while_pid else lambda number, _: stopping.append(number))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: stopping.append(number))
-    watched = Process(args.while_pid) if args.while_pid else None
+    is_over = end_of(args.while_pid)
     lease = Lease(results / LEASE)
+    seconds = math.inf if args.while_pid else WAIT_FOR_OTHER_SECONDS if args.once else 0
     try:
         results.mkdir(parents=True, exist_ok=True)
-        other = lease.acquire(*waiting(args, watched, results))
+        other = lease.acquire(seconds, is_over, lambda owner: warn(f"another follower is running for {results}: {owner}; waiting for it"))
     except OSError as error:
         warn(f"{results}: cannot be written to ({error}), so MLflow is not updated. Correct that; then: {options.to_repeat}")
         sys.exit(FAILED if args.while_pid else 0)  # a workflow tries again
     if other:
         return print(f"Another follower is already running for {results}: {other}. Nothing to do.")
     try:
-        Loop(options, lease, lambda: is_over(watched)).run()
+        Loop(options, lease, is_over).run()
     except LeaseLost as lost:
         warn(str(lost))
         sys.exit(WORTH_ANOTHER_START)
@@ -83,14 +85,20 @@ def main() -> None:
         lease.release()
 
 
-def waiting(args: argparse.Namespace, watched: Process | None, results: Path) -> tuple[float, Callable[[], bool], Callable[[str], None]]:
-    """How long to wait for another follower, when to stop waiting, and what to do if there is one."""
-    seconds = math.inf if watched else WAIT_FOR_OTHER_SECONDS if args.once else 0
-    return seconds, lambda: is_over(watched), lambda owner: warn(f"another follower is running for {results}: {owner}; waiting for it")
+def end_of(pid: int | None) -> Callable[[], bool]:
+    """Whether this process has ended, if one is given, or this one is to end."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid) if pid else None
+        return lambda: bool(stopping) or (process is not None and not runs(process))
+    return lambda: True
 
 
-def is_over(watched: Process | None) -> bool:
-    return bool(stopping) or (watched is not None and not watched.is_alive())
+def runs(process: psutil.Process) -> bool:
+    """False for a later process of the same id, and for a zombie."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 if __name__ == "__main__":

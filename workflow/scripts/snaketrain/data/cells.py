@@ -5,15 +5,9 @@ A problem is an error, or a data issue, which is counted by kind and shown with 
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 
 from snaketrain.labels.base import NotText
 from snaketrain.runtime.strict_json import JsonObject
-
-
-def first_of(names: Sequence[str], most: int = 8) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
 
 # --- Chats in the raw data: a cell with a list of messages, each with a role and a content.
 

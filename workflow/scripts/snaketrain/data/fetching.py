@@ -11,59 +11,48 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Source
-from snaketrain.data.cells import first_of
 from snaketrain.data.formats import format_of
-from snaketrain.data.locations import LocalFiles, Unreachable, counted, download_all, find, passed_over, problem_of, stored_files, told
+from snaketrain.data.locations import FoundFiles, Unreachable, download_all, find, passed_over, problem_of, stored_files
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.file_systems import explained, let_hub_do_without_locks
 from snaketrain.runtime.manifests import file_digest
 from snaketrain.runtime.secret_forms import without_secrets
-from snaketrain.runtime.strict_json import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject, shortened
 
 PICKLED_OR_FOREIGN_WEIGHTS = ("*.bin", "*.h5", "*.onnx", "*.ot", "*.msgpack")
 
 
-class Fetched(NamedTuple):
-    names: list[str]  # sorted
-    left_out: dict[str, str]  # the reason by name
-
-    def facts(self) -> JsonObject:
-        """For a manifest: how many were left out, by reason."""
-        return {"left_out": {reason: len(names) for reason, names in counted(self.left_out).items()}} if self.left_out else {}
-
-    def report(self, what: str, source: Source) -> None:
-        checked = f", {len(source.sha256)} verified" if source.sha256 else ""
-        print(f"{what}: {len(self.names)} files of {describe(source)}{checked}", *told(self.left_out), sep="\n  ", flush=True)
-
-
-def fetch(source: Source, folder: Path) -> Fetched:
+def fetch(source: Source, folder: Path) -> FoundFiles:
     """Replace the folder's content with the source's files, verified."""
     building = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     cache = folder.with_name(f".{folder.name}.download")
     if source.hub:
-        files, left_out = _download(source, source.hub, cache, building)
+        found = _download(source, source.hub, cache, building)
     elif source.has_address:
-        files, left_out = _download_objects(source, str(source.path), cache, building)
+        found = _download_objects(source, str(source.path), cache, building)
     else:
-        local = local_files(source)
-        files, left_out = local.files, local.left_out
-    for name, file in files.items():
+        found = local_files(source)
+    for name, file in found.files.items():
         (building / name).parent.mkdir(parents=True, exist_ok=True)
         if source.is_remote:
             os.replace(file, building / name)
         else:
             (building / name).symlink_to(file)
     shutil.rmtree(cache, ignore_errors=True)
-    verify(source, {name: building / name for name in files})
+    verify(source, {name: building / name for name in found.files})
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(building, folder)
-    return Fetched(sorted(files), left_out)
+    return FoundFiles({name: folder / name for name in sorted(found.files)}, found.left_out)
+
+
+def report(found: FoundFiles, what: str, source: Source) -> None:
+    checked = f", {len(source.sha256)} verified" if source.sha256 else ""
+    print(f"{what}: {len(found.files)} files of {describe(source)}{checked}", *found.told(), sep="\n  ", flush=True)
 
 
 def source_files(source: Source) -> list[Path]:
@@ -77,7 +66,7 @@ def misnamed_digests(source: Source, names: Iterable[str]) -> list[str]:
     known = {*names, *(PurePosixPath(name).name for name in names)}
     return [
         f"sha256 names {name!r}, but {describe(source)} has no such file{nearest(name, sorted(known))} "
-        f"It has: {first_of(names)}. Correct the name in `sha256`, or the source."
+        f"It has: {shortened(names, most=8)}. Correct the name in `sha256`, or the source."
         for name in source.sha256
         if not any(_means(name, file) for file in names)
     ]
@@ -128,11 +117,11 @@ def named_files(source: Source) -> dict[str, Path]:
     return local_files(source).files
 
 
-def local_files(source: Source) -> LocalFiles:
+def local_files(source: Source) -> FoundFiles:
     """The files of a local path or an installed package, none of which is refused, and what is left out there."""
     if source.is_remote:
         raise ValueError(f"{describe(source)}: its files are only known after the download.")
-    found = LocalFiles()
+    found = FoundFiles()
     try:
         root = _package_folder(source.package) if source.package else Path.cwd()
         given = Path(os.path.normpath(Path(source.path or ".").expanduser()))
@@ -141,7 +130,7 @@ def local_files(source: Source) -> LocalFiles:
             found = find(start)
         elif os.path.lexists(start):
             problem = problem_of(start)
-            found = LocalFiles(refused={start.name: problem}) if problem else LocalFiles({start.name: start})
+            found = FoundFiles(refused={start.name: problem}) if problem else FoundFiles({start.name: start})
         elif glob.has_magic(str(given)):  # the folders above `given` are no pattern, even if they contain wildcard characters
             wild = next(number for number, part in enumerate(given.parts) if glob.has_magic(part))
             fixed = root.joinpath(*given.parts[:wild])
@@ -155,7 +144,7 @@ def local_files(source: Source) -> LocalFiles:
             f"{describe(source)}: {len(found.refused)} cannot be read: {some}. Repair or remove each, or name files by a pattern that leaves it out."
         )
     if not found.files:
-        reasons = "".join(f"; {line}" for line in told(found.left_out))
+        reasons = "".join(f"; {line}" for line in found.told())
         raise ValueError(f"{describe(source)}: no file there ({start}){reasons}{_near_path(start)}")
     return found
 
@@ -176,7 +165,7 @@ def _left_out(names: Iterable[str]) -> dict[str, str]:
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-def _download(source: Source, repository: str, cache: Path, building: Path) -> tuple[dict[str, Path], dict[str, str]]:
+def _download(source: Source, repository: str, cache: Path, building: Path) -> FoundFiles:
     """The wanted files of a hub repository, and what is left out; an interrupted download resumes."""
     import huggingface_hub
 
@@ -209,10 +198,10 @@ def _download(source: Source, repository: str, cache: Path, building: Path) -> t
             "Check the names, the network, and HF_TOKEN for a private repository; or download the folder elsewhere and give its `path`."
         ) from None
     prefix = source.path.strip("/") + "/" if source.path and source.path.strip("/") not in wanted else ""
-    return {name.removeprefix(prefix): cache / name for name in wanted}, left_out
+    return FoundFiles({name.removeprefix(prefix): cache / name for name in wanted}, left_out)
 
 
-def _download_objects(source: Source, address: str, cache: Path, building: Path) -> tuple[dict[str, Path], dict[str, str]]:
+def _download_objects(source: Source, address: str, cache: Path, building: Path) -> FoundFiles:
     """The files at an address, and what is left out; an interrupted download resumes with the files that are missing."""
     try:
         stored = stored_files(address)
@@ -220,7 +209,7 @@ def _download_objects(source: Source, address: str, cache: Path, building: Path)
         found = {name: file for name, file in stored.items() if name not in left_out}
         if not found:
             raise ValueError(f"{describe(source)}: no file there. Correct the address.")
-        return download_all(address, found.values(), cache), left_out
+        return FoundFiles(download_all(address, found.values(), cache), left_out)
     except Unreachable as error:
         if isinstance(explanation := explained(error, building), SystemExit):
             raise explanation from None
@@ -250,7 +239,7 @@ def _wanted(source: Source, names: list[str]) -> tuple[list[str], dict[str, str]
     path = (source.path or "").strip("/")
     wanted = [name for name in names if _is_asked_for(source, name)]
     if not wanted:
-        raise ValueError(f"{describe(source)}: no such file{nearest(path, names)} The repository has: {first_of(names)}.")
+        raise ValueError(f"{describe(source)}: no such file{nearest(path, names)} The repository has: {shortened(names, most=8)}.")
     left_out: dict[str, str] = {}
     if source.hub_type == "model" and any(name.endswith(".safetensors") for name in wanted):
         others = [name for name in wanted if name != path and any(fnmatch.fnmatch(name, p) for p in PICKLED_OR_FOREIGN_WEIGHTS)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues
-from snaketrain.data.tables import distinct, json_rows, records, table
+from snaketrain.data.tables import distinct, header, json_rows, records, table
 from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
@@ -95,28 +95,18 @@ def refuse_other_kinds(head: bytes, kind: str, encoding: str, name: str) -> None
     if found := next((found for mark, found in BINARY.items() if head.startswith(mark) and not is_text), None):
         raise BadData(f"{name}: this is no text, but {found}.")
     of_units = codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
-    if not of_units and (found := _utf16_or_32(head)):
-        raise BadData(f"{name}: this is {found.upper()}, not {encoding}. Set `data.encoding: {found}`, or write the file as UTF-8.")
+    if not of_units and (marked := next((found for mark, found in MARKS.items() if head.startswith(mark)), None)):
+        raise BadData(f"{name}: this is {marked.upper()}, not {encoding}. Set `data.encoding: {marked}`, or write the file as UTF-8.")
+    # each ASCII character has some in these encodings; more in a row are in a file that was not written completely
+    if not of_units and head.count(0) > max(1, len(head) // 40) and b"\0" * 4 not in head:
+        raise BadData(
+            f"{name}: this is not {encoding}, but seems to be UTF-16 or UTF-32 without a mark. Set `data.encoding` to utf-16-le, utf-16-be, "
+            "utf-32-le or utf-32-be, or write the file as UTF-8."
+        )
     if is_text and (of_units or not (head.isascii() or codecs.lookup(encoding).name.startswith("utf"))) and head:
         raise BadData(f"{name}: this is UTF-8, not {encoding}. Set `data.encoding: utf-8`, or write the file as {encoding}.")
     if kind in ("csv", "tsv", "text") and not of_units and b"\r" in head[:-1] and b"\n" not in head:
         raise BadData(f"{name}, line 1: its lines end with a carriage return alone. Convert them, for example by `tr '\\r' '\\n'`.")
-
-
-def _utf16_or_32(head: bytes) -> str | None:
-    """By its mark, or by the zero bytes that each ASCII character has in it."""
-    if marked := next((encoding for mark, encoding in MARKS.items() if head.startswith(mark)), None):
-        return marked
-    if b"\0" * 4 in head:  # a file that was not written completely, or no text
-        return None
-    zeros = [head[place::4].count(0) for place in range(4)]
-    some = max(1, len(head) // 40)
-    if zeros[1] + zeros[2] > 2 * some and min(zeros[1], zeros[2]) > some:
-        return "utf-32-le" if zeros[3] > zeros[0] else "utf-32-be"
-    even, odd = zeros[0] + zeros[2], zeros[1] + zeros[3]
-    if max(even, odd) > some and max(even, odd) > 10 * min(even, odd):
-        return "utf-16-le" if odd > even else "utf-16-be"
-    return None
 
 
 def _is_utf8(head: bytes) -> bool:
@@ -228,14 +218,10 @@ def read_columns(path: Path, kind: str, data: Data, name: str) -> list[str] | No
     if kind == "parquet":
         return distinct(parquet_file(path, name).schema_arrow.names, name)
     if kind in ("csv", "tsv"):
-        return data.columns or next((fields for _, fields in first_records(path, kind, data.encoding, name)), None)
+        lines = _lines(path, kind, data.encoding, DataIssues(), name)
+        return header(_placed(records(kind, lines, DataIssues(), name), name), data.columns, name)[0] or None
     first = [row for _, (_, row) in zip(range(100), read_rows(path, kind, data, DataIssues(), name), strict=False)]
     return list(dict.fromkeys(key for row in first for key in row)) if first else None
-
-
-def first_records(path: Path, kind: str, encoding: str, name: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table as they are, including the header."""
-    return _placed(records(kind, _lines(path, kind, encoding, DataIssues(), name), DataIssues(), name), name)
 
 
 def ends_lines_as_ascii(encoding: str) -> bool:

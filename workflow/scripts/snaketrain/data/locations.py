@@ -20,11 +20,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from snaketrain.config.errors import nearest
-from snaketrain.data.cells import first_of
 from snaketrain.runtime.credentials import hidden, resolved
 from snaketrain.runtime.file_systems import explained
 from snaketrain.runtime.manifests import digest
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import JsonObject, shortened
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -41,13 +40,31 @@ SPECIAL = {stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket", stat.S_ISBLK: "a 
 
 
 @dataclass
-class LocalFiles:
-    files: dict[str, Path] = field(default_factory=dict)  # by the name relative to where the search begins
+class FoundFiles:
+    """What there is at a place."""
+
+    files: dict[str, Path] = field(default_factory=dict)  # by the name relative to where the search begins, sorted
     left_out: dict[str, str] = field(default_factory=dict)  # the reason by name
     refused: dict[str, str] = field(default_factory=dict)  # what is wrong, by name
 
+    @property
+    def by_reason(self) -> dict[str, list[str]]:
+        """The names of what was left out."""
+        found: dict[str, list[str]] = {}
+        for name, reason in sorted(self.left_out.items()):
+            found.setdefault(reason, []).append(name)
+        return found
 
-def find(base: Path, pattern: tuple[str, ...] = EVERYTHING) -> LocalFiles:
+    def told(self) -> list[str]:
+        """A line for each reason, with the number of entries and the first names."""
+        return [f"{len(names)} left out: {shortened(list(map(repr, names)), most=8)}: {reason}" for reason, names in self.by_reason.items()]
+
+    def facts(self) -> JsonObject:
+        """For a manifest: how many were left out, by reason."""
+        return {"left_out": {reason: len(names) for reason, names in self.by_reason.items()}} if self.left_out else {}
+
+
+def find(base: Path, pattern: tuple[str, ...] = EVERYTHING) -> FoundFiles:
     """What meets a pattern below `base`, an absolute path. Links are followed, also those to folders."""
     walk = _Walk(base, (*pattern, "*") if pattern[-1] == "**" else pattern)
     walk.enter(base, ())
@@ -73,7 +90,7 @@ def passed_over(name: str) -> str | None:
 
 class _Walk:
     def __init__(self, base: Path, pattern: tuple[str, ...]):
-        self.base, self.pattern, self.found = Path(os.path.realpath(base)), pattern, LocalFiles()
+        self.base, self.pattern, self.found = Path(os.path.realpath(base)), pattern, FoundFiles()
         self.any_case = tuple(part.lower() for part in pattern)
         self.entered: set[Path] = set()
 
@@ -147,20 +164,6 @@ def _may_lead_to(pattern: tuple[str, ...], names: tuple[str, ...]) -> bool:
 
 def _special(mode: int) -> str | None:
     return next((f"{kind}, not a file" for is_kind, kind in SPECIAL.items() if is_kind(mode)), None)
-
-
-def counted(left_out: dict[str, str]) -> dict[str, list[str]]:
-    """The names of what was left out, by reason."""
-    found: dict[str, list[str]] = {}
-    for name, reason in sorted(left_out.items()):
-        found.setdefault(reason, []).append(name)
-    return found
-
-
-def told(left_out: dict[str, str]) -> Iterator[str]:
-    """A line for each reason, with the number of entries and the first names."""
-    for reason, names in counted(left_out).items():
-        yield f"{len(names)} left out: {first_of(list(map(repr, names)))}: {reason}"
 
 
 # --- Files at an address, of an object store or any other file system that fsspec knows.

@@ -3,28 +3,29 @@
 Rows are read once: surveyed, tokenised and spooled. Once all are known, each split selects its own.
 """
 
+import argparse
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy
 import pyarrow
 
 from snaketrain.config.schema import Data
 from snaketrain.config.schema.data import stream_data_problems
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.loading import open_table, split_files
 from snaketrain.data.reading import check_columns, readable
 from snaketrain.data.reading import rows as read
-from snaketrain.data.split_files import SplitWriter, Spool, cases, in_batches, joined, progress, row_schema
+from snaketrain.data.split_files import SplitWriter, Spool, cases, full_batches, in_batches, progress, row_schema
 from snaketrain.data.splitting import SPLITS, Keys, among, assign, repeated, splits_of
-from snaketrain.data.surveying import Survey, Surveyor, classes, text_hash
+from snaketrain.data.surveying import Survey, Surveyor, check_train, classes, text_hash
 from snaketrain.data.tokenizer import Tokenizer, token_schema
 from snaketrain.data.tokenizer_files import with_tokenizer
-from snaketrain.labels.base import Tally
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.strict_json import JsonObject
 
@@ -108,7 +109,7 @@ def _write(
         writers: dict[str, SplitWriter] = {}
         for split in written:  # also those without an example, which later stages pass over
             part = parts.get(split)
-            batches = joined(part.spool.selected(part.rows)) if part else iter(())
+            batches = full_batches(part.spool.selected(part.rows)) if part else iter(())
             if part and _limited(part.source, data):
                 batches = tokenizer.encode(batches)
             labelled = part is not None and len(part.rows) > 0 and data.label is not None and part.survey.labelled
@@ -150,10 +151,6 @@ def _surveys(
         else:
             spool.fill(progress(tokenizer.encode(batches), f"read and tokenise {source}"), pyarrow.schema([*schema, *token_schema(data)]))
         surveys[source] = surveyor.survey(issues)
-        if source == "dev" and data.label and not surveys[source].labelled:
-            raise BadData(
-                f"data.dev: no row has a label in column {data.label!r}, but selecting a checkpoint needs them. Name the right column, or files with labels."
-            )
         if source == "test" and not trained_on and "train" not in surveys and data.label and not surveys[source].labelled:
             raise BadData(f"data.test: no row has a label in column {data.label!r}, and nothing else is evaluated. Name the right column.")
         known = set(classes(data, _train_labels(surveys))[1])
@@ -199,16 +196,6 @@ def report_untrained(counts: dict[str, list[int]], trained_on: TrainedOn, issues
 def label_counts(writer: SplitWriter) -> list[int]:
     counts: list[int] = writer.facts().get("label_counts", [])
     return counts
-
-
-def check_train(examples: int, tally: Tally[Any]) -> None:
-    if examples == 0:
-        raise BadData("data.train: nothing is left to train on. Make `dev_fraction` and `test_fraction` smaller, or add data.")
-    if same := tally.same():
-        raise BadData(
-            f"data.label: all {examples} training examples {same}: there is nothing to learn. "
-            "Check `label`, `labels` and `where`, and that `limit_train` is not too small."
-        )
 
 
 # --- Which items of a dataset class make up which split: their numbers are written down, the items stay where they are.
@@ -262,3 +249,37 @@ def _prepare_stream(data: Data, stream: "IterableDataset", output: Path) -> Json
     facts["datasets"] = {"train": {"use": source.use, "arguments": source.arguments}} | facts["datasets"]
     facts["splits"] = {"train": {"stream": True, "examples": None, "labelled": True, "fields": fields}} | facts["splits"]
     return facts
+
+
+# --- What extras do where data is prepared: their `preparing.py` has `add_arguments(parser)` and `joined(preparation)`, for what other jobs have prepared.
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A start of `prepare_data`: nothing is read yet, nor verified."""
+
+    arguments: argparse.Namespace  # of the command line, with those that the extras have added
+    data: Data
+    raw: Manifest
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Splits whose files other jobs have made and whose rows need not be read again."""
+
+    found: JsonObject  # the facts about the splits, as of `prepare`
+    issues: DataIssues
+    files: dict[str, str]  # digests, by their names in the folder
+    clean_up: Callable[[], None]  # once the manifest names the files
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    for extra in modules("preparing"):
+        extra.add_arguments(parser)
+
+
+def joined(preparation: Preparation) -> Joined | None:
+    """None: the rows are to be read here."""
+    found = (extra.joined(preparation) for extra in modules("preparing"))
+    return next(filter(None, found), None)

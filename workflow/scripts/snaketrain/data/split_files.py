@@ -29,8 +29,14 @@ T = TypeVar("T")
 
 def row_schema(data: Data) -> pyarrow.Schema:
     texts = [(name, pyarrow.string()) for name in data.text_columns]
-    label = label_kind(data.label_kind).parser(data).raw_type()
+    label = arrow_type(label_kind(data.label_kind).parser.raw)
     return pyarrow.schema([("file", pyarrow.string()), ("line", pyarrow.int64()), ("label", label), *texts])
+
+
+def arrow_type(name: str) -> pyarrow.DataType:
+    """Of labels, as a label kind writes it."""
+    element = pyarrow.type_for_alias(name.removesuffix("[]"))
+    return pyarrow.list_(element) if name.endswith("[]") else element
 
 
 def in_batches(rows: Iterable[Example], schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
@@ -40,7 +46,7 @@ def in_batches(rows: Iterable[Example], schema: pyarrow.Schema) -> Iterator[pyar
         yield pyarrow.record_batch(list(map(pyarrow.array, columns, schema.types)), schema=schema)
 
 
-def joined(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+def full_batches(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     """Small batches, as a selection leaves them, joined to full ones."""
     yield from map(pyarrow.concat_batches, _grouped(batches, lambda batch: batch.num_rows, lambda batch: batch.nbytes))
 
@@ -104,7 +110,7 @@ class SplitWriter:
         self.parser, self.tally, self.class_of, self.labelled = kind.parser(data), kind.tally(names), class_of, labelled
         fields = [("id", pyarrow.int64()), ("input_ids", pyarrow.list_(pyarrow.int32()))]
         # some rows alone do not show how many classes there are
-        fields += [pyarrow.field("label", self.parser.prepared_type(), metadata={"classes": str(len(names))})]
+        fields += [pyarrow.field("label", arrow_type(self.parser.prepared), metadata={"classes": str(len(names))})]
         fields += [("text", pyarrow.string()), ("line", pyarrow.int64())]
         fields += [(name, pyarrow.string()) for name in list(data.text_columns)[1:]]
         fields += [field for field in token_schema(data) if field.name not in ("input_ids", "truncated")]

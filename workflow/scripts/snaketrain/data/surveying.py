@@ -1,28 +1,33 @@
-"""The rows of the raw files as examples: which are usable, which classes occur, which texts occur twice.
+"""The rows of the raw files as examples: which are usable, which classes occur, which texts occur twice. And a look at the first of them before any job.
 
-It keeps a byte per row with a text, the state of its label, and where repetitions are looked for 8 bytes more, a hash of the text.
+A survey keeps a byte per row with a text, the state of its label, and where repetitions are looked for 8 bytes more, a hash of the text.
 """
 
+from __future__ import annotations
+
 import math
+import time
 import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues, is_answered
-from snaketrain.data.reading import RawRow, cell, parser_of, refuse_unknown_classes
+from snaketrain.data.reading import RawRow, cell, check_columns, it_has, matches, parser_of, readable, rows
 from snaketrain.labels import label_kind
-from snaketrain.labels.base import MISSING, RARE, UNKNOWN, VALID, WITHHELD
+from snaketrain.labels.base import MISSING, RARE, UNKNOWN, VALID, WITHHELD, Tally, as_text
 from snaketrain.runtime.strict_json import JsonObject
+
+if TYPE_CHECKING:
+    import numpy
 
 MOST_CLASSES = 10_000
 WITHOUT_WIDTH = dict.fromkeys(map(ord, "\u200b\u2060\ufeff"))  # characters that show nothing, and that `str.split` keeps
-TOLERATED_LABELS = 10  # unusable ones, whatever their share
+PREVIEW_ROWS, PREVIEW_SECONDS = 20_000, 1.5
 
 
 class Example(NamedTuple):
@@ -51,7 +56,8 @@ class Survey:
 
     @property
     def usable(self) -> numpy.ndarray:
-        return self.labels == VALID if self.labelled else numpy.ones(len(self.labels), bool)
+        usable: numpy.ndarray = (self.labels == VALID) | (not self.labelled)
+        return usable
 
 
 class Surveyor:
@@ -95,11 +101,15 @@ class Surveyor:
 
     def survey(self, issues: DataIssues) -> Survey:
         """The result, once all examples have passed."""
+        import numpy  # here: the check before any job seldom gets so far
+
         states = numpy.array(self.labels, numpy.int8)
         withheld = self.source != "train" and not (states == VALID).any()
         states[states == WITHHELD] = MISSING if withheld else VALID
         found = Survey(numpy.frombuffer(self.hashes, numpy.int64), states, self.label_counts, self.rows)
         self.refuse_unusable(self.rows, bool(found.usable.any()))
+        if self.data.label and not found.labelled and self.source != "test":  # a test set may come without labels
+            raise BadData(f"data.label: no row of {self.source} has a value in column {self.data.label!r}. Name the right column.")
         if self.source == "train" and self.data.labels is None:
             self.refuse_headers()
             self.report_single_rows()
@@ -114,18 +124,23 @@ class Surveyor:
         return len(self.labels) + self.issues.counts["empty_text"] + self.issues.counts["no_answer"]
 
     def refuse_unusable(self, rows: int, any_usable: bool) -> None:
-        """Refuse to drop more than a few rows. The check before any job reads only the beginning of large files."""
         if not any_usable:
             reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.issues.counts.items()) or "none kept by `where`"
             raise BadData(
                 f"data.{self.source}: no usable example among its {rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`."
             )
+        self.refuse_dropping(rows)
+
+    def refuse_dropping(self, rows: int) -> None:
+        """Refuse to drop more than a few rows for their labels."""
         kind = self.parser.data_issue
-        if (count := self.issues.counts[kind]) > TOLERATED_LABELS + RARE * rows:
-            setting, reason = ("labels", "is not listed") if kind == "unknown_label" else ("label", "cannot be used")
+        if (count := self.issues.counts[kind]) > RARE * rows:
+            setting, reason, advice = "label", "cannot be used", "name another column, set another `label_kind`"
+            if kind == "unknown_label":
+                setting, reason, advice = "labels", "is not listed", f"add the others to {', '.join(map(repr, self.data.labels or ()))}"
             raise BadData(
-                f"data.{setting}: {count} of the {rows} rows of {self.source} have a label that {reason}, such as {self.issues.examples[kind][0]}. Only "
-                f"rare ones are dropped: {'add the others' if setting == 'labels' else 'name another column'}, or remove their rows from the files."
+                f"data.{setting}: {count} of the {rows} rows of {self.source} have a label that {reason}, such as {self.issues.examples[kind][0]}. "
+                f"Only rare ones are dropped: {advice}, or remove their rows from the files."
             )
 
     def report_single_rows(self) -> None:
@@ -152,9 +167,22 @@ class Surveyor:
             return VALID
         state = self.parser.state(example.label, self.known)
         if state == UNKNOWN and self.source != "train" and self.known is not None:
-            unknown = self.parser.unknown_classes(example.label, self.known)
-            refuse_unknown_classes(self.data, self.source, example.location, unknown, self.known)
+            self.refuse_unknown_classes(example, self.known)
         return state
+
+    def refuse_unknown_classes(self, example: Example, known: set[str]) -> None:
+        """Refuse rows of classes that cannot be predicted, which would be missing from the metrics."""
+        if not (unknown := self.parser.unknown_classes(example.label, known)):
+            return
+        names = ", ".join(map(repr, sorted(known)[:20]))
+        if self.data.labels is not None:
+            raise BadData(
+                f"data.labels: {self.source} has a label that is not listed, {unknown[0]!r} ({example.location}). Listed are {names}. Add it."
+            )
+        raise BadData(
+            f"data.{self.source}: {example.location} is of class {unknown[0]!r}, which no training row has. Training rows have {names}. "
+            "Correct the label, or add training rows of that class."
+        )
 
     def _count(self, example: Example) -> None:
         for name in self.parser.classes(example.label):
@@ -217,6 +245,85 @@ def decodable(row: RawRow, setting: str, column: str, issues: DataIssues) -> str
         text = text.encode("utf-8", "replace").decode()
         issues.add("bad_encoding", row.location, text)
     return text
+
+
+def check_train(examples: int, tally: Tally[Any]) -> None:
+    """Refuse training data that teaches nothing."""
+    if examples == 0:
+        raise BadData("data.train: nothing is left to train on. Make `dev_fraction` and `test_fraction` smaller, or add data.")
+    if same := tally.same():
+        raise BadData(
+            f"data.label: all {examples} training examples {same}: there is nothing to learn. "
+            "Check `label`, `labels` and `where`, and that `limit_train` is not too small."
+        )
+
+
+# --- A look at the first rows before any job: they are surveyed as all will be.
+
+
+def check(data: Data, files: dict[str, list[Path]], needs_labels: bool = False) -> list[str]:
+    """All problems of the data that can be found within seconds; `files` by split, as far as they exist. `needs_labels`: the test set does, too."""
+    problems: list[str] = []
+    known = set(data.labels) if data.labels is not None else None
+    for split in sorted(files, key=("train", "dev", "test").index):
+        label = [("label", data.label)] if data.label and (needs_labels or split != "test") else []
+        try:
+            found = check_columns(data, split, readable(files[split], data), further=label)
+            if not found:
+                known = _preview(data, split, files[split], known)
+            problems += found
+        except BadData as error:
+            problems.append(str(error) if str(error).startswith("data.") else f"data.{split}: {error}")
+    return list(dict.fromkeys(problems))
+
+
+def _preview(data: Data, split: str, files: list[Path], known: set[str] | None) -> set[str] | None:
+    """Refuse what the first rows show. Returns the classes; None: they are those of all training rows, and these were not read to their end."""
+    first, surveyor = _FirstRows(data, files), Surveyor(split, data, known)
+    labels = {example.label for example in surveyor.examples(first)} - {None}
+    if not first.whole:
+        surveyor.refuse_dropping(surveyor.rows)
+        return known
+    if not surveyor.rows:
+        raise BadData(first.why_none(split))
+    usable = int(surveyor.survey(DataIssues()).usable.sum())
+    if split != "train" or not data.label:
+        return known
+    names, class_of = classes(data, surveyor.label_counts)
+    tally = label_kind(data.label_kind).tally(names)
+    for label in labels:
+        tally.add(surveyor.parser.encode(label, class_of))
+    check_train(usable, tally)
+    return set(class_of) if known is None else known
+
+
+class _FirstRows:
+    """The rows that `data.where` keeps, of those that are read within a moment."""
+
+    def __init__(self, data: Data, files: list[Path]):
+        self.data, self.files, self.whole = data, files, True
+        self.values: dict[str, Counter[str]] = {column: Counter() for column in data.where}
+
+    def __iter__(self) -> Iterator[RawRow]:
+        until = time.monotonic() + PREVIEW_SECONDS
+        # rows that `where` drops count towards the limits: they take time as well
+        for number, row in enumerate(rows(self.files, self.data, DataIssues(), all_rows=True)):
+            if number >= PREVIEW_ROWS or (number % 100 == 99 and time.monotonic() > until):
+                self.whole = False
+                return
+            for column, seen in self.values.items():
+                seen[cell("where", row, column, as_text)] += 1
+            if matches(self.data, row):
+                yield row
+
+    def why_none(self, split: str) -> str:
+        if not any(self.values.values()):
+            return f"data.{split}: no rows in {', '.join(map(str, self.files[:3]))}. Is it the right file, and is it complete?"
+        for column, value in self.data.where.items():
+            if value not in self.values[column]:
+                known = [seen for seen, _ in self.values[column].most_common(20)]
+                return f"data.where: no row of {split} has {column!r} = {value!r}. {it_has(value, known)}"
+        return f"data.where: no row of {split} meets all of its conditions at once. Drop one of them."
 
 
 # --- The summary of prepared data, at the end of the log of the job that prepared it.

@@ -25,7 +25,7 @@ def table(
     rows: Iterator[tuple[int, list[str]]], columns: list[str] | None, issues: DataIssues, name: str
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """The fields by column; `columns` names them if the file has no header."""
-    columns, rows = _header(rows, columns, name)
+    columns, rows = header(rows, columns, name)
     total = 0
     long_rows: list[int] = []
     for total, (number, fields) in enumerate(rows, 1):
@@ -103,9 +103,10 @@ def _tsv(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
             yield number, line.split("\t")
 
 
-def _header(
+def header(
     rows: Iterator[tuple[int, list[str]]], columns: list[str] | None, name: str
 ) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The columns, and the rows below them; `columns`: as the settings name them, where the file has no header."""
     number, fields = next(rows, (1, []))
     location = f"{name}, line {number}"
     if columns is None:
@@ -115,6 +116,8 @@ def _header(
             f"data.columns: is for files without a header, but {location} looks like one: it has {names[0]!r} in the column of that name. "
             "Remove `columns`; if the line is an ordinary row, rename the column."
         )
+    if fields and len(fields) != len(columns):
+        raise BadData(f"data.columns: names {len(columns)} columns, but {location} has {len(fields)}: {fields}.")
     return columns, chain([(number, fields)] if fields else [], rows)
 
 

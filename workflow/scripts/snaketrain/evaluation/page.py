@@ -3,7 +3,7 @@
 import functools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pandas as pd
 
 from snaketrain.evaluation import COLOURS, COLOURS_ON_DARK, comparing
 from snaketrain.evaluation.comparing import Curves, FinishedRun, Row, SeedGroup, differing_settings
-from snaketrain.evaluation.predictions import Predictions, errors, named
+from snaketrain.evaluation.predictions import Predictions, labels_and_guesses, named
 from snaketrain.evaluation.results import Axes, Line2D, in_both_themes, plt
 from snaketrain.labels import label_kinds
 from snaketrain.labels.base import drawable
@@ -176,7 +176,8 @@ def how_wrong(predictions: Predictions) -> tuple[np.ndarray, str, str]:
         missed = largest_error(predictions)
         return np.where(missed > 0.5, missed, 0), "error", "By the largest error of a class's probability"
     if predictions.form == "number":
-        return np.nan_to_num(np.abs(errors(predictions))), "error", "The largest errors first"
+        labels, guesses = labels_and_guesses(predictions)
+        return np.nan_to_num(np.abs(guesses - labels)), "error", "The largest errors first"
     losses = predictions.numbers("loss") if "loss" in table else pd.Series(0.0, table.index)
     return np.nan_to_num(losses.to_numpy(float)), "loss", "The highest losses first"
 
@@ -262,51 +263,54 @@ LABEL_GAP, CHARACTER = 8.0, 7.5  # between a line and its label, and of a wide f
 JOURNAL = "journal.jsonl"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Branch:
-    """The steps that a training took itself, and where its line is in the picture."""
+    """The steps that a training took itself."""
 
     name: str
     first: int  # the step after which it began; 0: from the start
     last: int
-    is_run: bool = True
-    branches: list["Branch"] = field(default_factory=list)
-    x1: float = 0.0
-    x2: float = 0.0
-    y: float = 0.0
-    above: float = 0.0  # where the line that it leaves is
+    parent: Path | None  # the folder of the training that it continues
+    is_run: bool
 
     @property
-    def steps(self) -> str:
-        return f"{self.first} to {self.last}"
+    def label(self) -> str:
+        return f"{self.name} {self.first} to {self.last}"
 
 
-def tree_of(trainings: dict[Path, list[Event]]) -> list[Branch]:
-    """The trainings that begin at step 0, with those that leave them; from the journals of runs, by their folders.
+def picture_of(trainings: dict[Path, list[Event]]) -> str:
+    """As an SVG of its own, from the journals of runs by their folders; empty where no training has taken over steps of another."""
+    found = branches_of(trainings)
+    if not any(branch.parent in found for branch in found.values()):
+        return ""
+    rows, longest = rows_of(found), max(branch.last for branch in found.values()) or 1
 
-    A training of no run, or an earlier one that was reused, is read from the journal in its folder.
-    """
+    def x(step: int) -> float:
+        return LEFT + WIDTH * step / longest
+
+    def y(folder: Path) -> float:
+        return TOP + ROW * rows[folder]
+
+    lines = [(found[folder], y(folder), y(found[folder].parent or folder)) for folder in rows]
+    width = max(x(branch.last) + LABEL_GAP + CHARACTER * len(branch.label) for branch in found.values())
+    template = templates().get_template("shared_steps.svg.jinja")
+    return template.render(lines=lines, x=x, width=width, height=TOP + ROW * len(lines), gap=LABEL_GAP)
+
+
+def branches_of(trainings: dict[Path, list[Event]]) -> dict[Path, Branch]:
+    """By their folders. A training of no run, or an earlier one that was reused, is read from the journal in its folder, if that is there."""
     found: dict[Path, Branch] = {}
-    roots: list[Branch] = []
-
-    def add(folder: Path, events: Iterable[Event], below: frozenset[Path] = frozenset()) -> Branch:
-        branch, parent = branch_of(folder, events, folder in trainings)
-        found[folder], below = branch, below | {folder}
-        # it may be gone, or have been trained again since, from what had continued it
-        if parent and parent not in below and (parent in found or (parent / JOURNAL).is_file()):
-            (found.get(parent) or add(parent, all_events(parent / JOURNAL), below)).branches.append(branch)
-        else:
-            roots.append(branch)
-        return branch
-
-    for folder, events in trainings.items():
-        if folder not in found:
-            add(folder, events)
-    return roots
+    seen, left = set(trainings), list[tuple[Path, Iterable[Event]]](trainings.items())
+    while left:
+        folder, events = left.pop(0)
+        found[folder] = branch = branch_of(folder, events, folder in trainings)
+        if branch.parent and branch.parent not in seen and (branch.parent / JOURNAL).is_file():
+            seen.add(branch.parent)
+            left.append((branch.parent, all_events(branch.parent / JOURNAL)))
+    return {folder: branch if branch.parent in found else replace(branch, parent=None) for folder, branch in found.items()}
 
 
-def branch_of(folder: Path, events: Iterable[Event], is_run: bool) -> tuple[Branch, Path | None]:
-    """A training, and the folder of the one that it continues."""
+def branch_of(folder: Path, events: Iterable[Event], is_run: bool) -> Branch:
     first, last, parent = 0, 0, None
     for event in events:
         if event.get("event") == "reused":
@@ -314,36 +318,24 @@ def branch_of(folder: Path, events: Iterable[Event], is_run: bool) -> tuple[Bran
         last = max(last, event.get("step") or 0)
     # the run that the training is of, or what else has one
     name = f"{folder.parents[1].name}, before" if folder.parent.name == "superseded" else folder.parent.name
-    return Branch(name, first, last, is_run), parent
+    return Branch(name, first, last, parent, is_run)
 
 
-def drawn(roots: list[Branch]) -> list[Branch]:
-    """All trainings, each below the one that it leaves."""
-    lines: list[Branch] = []
+def rows_of(found: dict[Path, Branch]) -> dict[Path, int]:
+    """The row of each training in the picture, below that of the one that it leaves."""
+    rows: dict[Path, int] = {}
 
-    def place(branch: Branch, above: float | None) -> None:
-        branch.y = TOP + ROW * len(lines)
-        branch.above = branch.y if above is None else above
-        lines.append(branch)
-        for each in sorted(branch.branches, key=lambda each: (-each.first, each.name)):
-            place(each, branch.y)
+    def place(folder: Path) -> None:
+        if folder not in rows:
+            rows[folder] = len(rows)
+            for each in sorted(found, key=lambda each: (-found[each].first, found[each].name)):
+                if found[each].parent == folder:
+                    place(each)
 
-    for root in roots:
-        place(root, None)
-    longest = max((line.last for line in lines), default=0) or 1
-    for line in lines:
-        line.x1, line.x2 = (LEFT + WIDTH * step / longest for step in (line.first, line.last))
-    return lines
-
-
-def picture_of(roots: list[Branch]) -> str:
-    """As an SVG of its own; empty where no training has taken over steps of another."""
-    if not any(root.branches for root in roots):
-        return ""
-    lines = drawn(roots)
-    width = max(line.x2 + LABEL_GAP + CHARACTER * len(f"{line.name} {line.steps}") for line in lines)
-    template = templates().get_template("shared_steps.svg.jinja")
-    return template.render(lines=lines, width=width, height=TOP + ROW * len(lines), gap=LABEL_GAP)
+    # of two of which each was trained from an earlier version of the other, any is the first
+    for folder in sorted(found, key=lambda folder: found[folder].parent is not None):
+        place(folder)
+    return rows
 
 
 def templates(**options: Any) -> jinja2.Environment:

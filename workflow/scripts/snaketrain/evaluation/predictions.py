@@ -136,8 +136,13 @@ def f1(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
 
 
 def by_scikit(score: Callable[..., float], **options: object) -> Callable[[Predictions], Metric]:
-    """A score of the predicted classes."""
-    return lambda predictions: weighted(partial(score, **options), *by_number(predictions))
+    """A score of the predicted classes or numbers."""
+
+    def make(predictions: Predictions) -> Metric:
+        both = labels_and_guesses(predictions) if predictions.form == "number" else by_number(predictions)
+        return weighted(partial(score, **options), *both)
+
+    return make
 
 
 def weighted(score: Callable[..., float], label: np.ndarray, guess: np.ndarray) -> Metric:
@@ -209,21 +214,6 @@ def labels_and_guesses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray
     return labels, guesses
 
 
-def errors(predictions: Predictions) -> np.ndarray:
-    labels, guesses = labels_and_guesses(predictions)
-    missed: np.ndarray = guesses - labels
-    return missed
-
-
-def squared_error(predictions: Predictions) -> Metric:
-    return mean(np.square(errors(predictions)))
-
-
-def root_of_squared_error(predictions: Predictions) -> Metric:
-    squared = squared_error(predictions)
-    return lambda weights: math.sqrt(squared(weights))
-
-
 def spearman(predictions: Predictions) -> Metric:
     labels, guesses = labels_and_guesses(predictions)
 
@@ -265,9 +255,9 @@ METRICS: dict[tuple[str | None, str], Callable[[Predictions], Metric | None]] = 
     ("classes", "exact_match"): accuracy,
     ("classes", "macro_f1"): several_macro_f1,
     ("classes", "micro_f1"): micro_f1,
-    ("number", "loss"): squared_error,
-    ("number", "mae"): lambda predictions: mean(np.abs(errors(predictions))),
-    ("number", "rmse"): root_of_squared_error,
+    ("number", "loss"): by_scikit(scikit.mean_squared_error),
+    ("number", "mae"): by_scikit(scikit.mean_absolute_error),
+    ("number", "rmse"): by_scikit(scikit.root_mean_squared_error),
     ("number", "pearson"): pearson,
     ("number", "spearman"): spearman,
     ("number", "r2"): r2,

@@ -8,7 +8,7 @@ from snaketrain.evaluation.comparing import Row, SeedGroup, best_first, by_examp
 from snaketrain.evaluation.paired import ERROR_RATE, Contender, Difference, difference, level_of
 from snaketrain.evaluation.predictions import Predictions, of_the_same_examples
 from snaketrain.runtime.manifests import digest, read_if_intact, write_checked
-from snaketrain.runtime.strict_json import Json, is_number, rounded, spoken
+from snaketrain.runtime.strict_json import Json, is_number, rounded, shortened, spoken
 
 Predicted = Callable[[str, str], Predictions | None]  # of a run, on a split
 MOST_NAMED = 5  # runs in a warning
@@ -179,16 +179,12 @@ def below_baseline(rows: list[Row]) -> dict[str, str]:
 
 def warnings(rows: list[Row], looks: Looks) -> list[str]:
     mixed = [f"{row['run']} ({row['mixed']})" for row in rows if row.get("mixed")]
-    told = [f"Warning: mixed, and so neither ranked nor in the verdict: {named(mixed)}."] if mixed else []
+    told = [f"Warning: mixed, and so neither ranked nor in the verdict: {shortened(mixed, MOST_NAMED)}."] if mixed else []
     if found := [f"{run} ({figures})" for run, figures in below_baseline(rows).items()]:
-        told.append(f"Warning: no better than their baseline, the best constant answer: {named(found)}.")
+        told.append(f"Warning: no better than their baseline, the best constant answer: {shortened(found, MOST_NAMED)}.")
     if looks.lost:
         told.append(
             "Warning: results/comparison/looks.json was damaged, so that earlier comparisons of the same configurations with fewer seeds do "
             'not lower the level of the verdict. If there were any, it says "better" too often.'
         )
     return told
-
-
-def named(found: Sequence[str]) -> str:
-    return ", ".join(found[:MOST_NAMED]) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")

@@ -8,18 +8,15 @@ Every job imports these files to check the configuration, so torch, numpy, pyarr
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow
     from matplotlib.axes import Axes
     from torch import Tensor
 
@@ -93,39 +90,10 @@ class Parser(ABC, Generic[Cell, Label]):
     def encode(self, label: Cell, class_of: Mapping[str, int]) -> Label:
         """The label as it is written to the prepared data."""
 
-    @abstractmethod
-    def problems(self, split: str, labels: Counter[Cell], whole: bool) -> list[str]:
-        """Problems with the labels at the beginning of a split, given with their counts; `whole`: these are all labels."""
-
     # of what `parse` and `encode` return, as pyarrow calls them, and a list of it with [] behind
     raw: str
     prepared: str
     missing: int | None = None  # in the prepared data instead of a label
-
-    def raw_type(self) -> pyarrow.DataType:
-        return arrow_type(self.raw)
-
-    def prepared_type(self) -> pyarrow.DataType:
-        return arrow_type(self.prepared)
-
-    # --- for `problems`
-
-    def none_given(self, split: str, given: bool, whole: bool) -> list[str]:
-        if given or split == "test" or not whole:  # a test set may come without labels
-            return []
-        return [f"data.label: no row of {split} has a value in column {self.data.label!r}. Name the right column."]
-
-    def not_listed(self, split: str, given: Counter[str], total: int) -> list[str]:
-        if self.data.labels is None:
-            return []
-        unknown = Counter({label: n for label, n in given.items() if label not in self.data.labels})
-        if sum(unknown.values()) <= RARE * total:
-            return []
-        known = ", ".join(map(repr, self.data.labels))
-        return [
-            f"data.labels: {split} has labels that are not listed: {most_common(unknown, total)}. Listed are {known}. "
-            "Add them, with a name for each."
-        ]
 
 
 class Tally(ABC, Generic[Label]):
@@ -228,8 +196,8 @@ class Report(ABC):
         """The logits of those of the constant answers that are also measured by the other metrics of a task."""
         return {}
 
-    def shortened(self, scored: bool) -> str:
-        """What the files leave out, for the log; empty if nothing. `scored`: there are results besides the predictions."""
+    def left_out(self) -> str:
+        """What the files leave out, for the log; empty if nothing."""
         return ""
 
     @abstractmethod
@@ -259,17 +227,6 @@ class LabelKind:
     has_classes: bool = True  # whether `data.labels` may name classes
     mlflow_type: str = "long"  # of a label, in the schema of a data set
     served: bool = False  # whether tracking/served_classifier.py can answer with such a label
-
-
-def arrow_type(name: str) -> pyarrow.DataType:
-    import pyarrow
-
-    element = pyarrow.type_for_alias(name.removesuffix("[]"))
-    return pyarrow.list_(element) if name.endswith("[]") else element
-
-
-def most_common(labels: Counter[str], total: int) -> str:
-    return ", ".join(f"{label!r} ({n} of {total} rows)" for label, n in itertools.islice(labels.most_common(), 5))
 
 
 def drawable(name: object, most: int = 100) -> str:

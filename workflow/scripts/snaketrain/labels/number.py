@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from snaketrain.labels.base import (
     BLUE,
     GREY,
     MISSING,
-    RARE,
     UNKNOWN,
     VALID,
     WITHHELD,
@@ -22,7 +20,6 @@ from snaketrain.labels.base import (
     Report,
     Tally,
     as_text,
-    most_common,
 )
 from snaketrain.runtime.strict_json import rounded
 
@@ -59,20 +56,6 @@ class NumberParser(Parser[float | str | None, float]):
     def encode(self, label: float | str | None, class_of: Mapping[str, int]) -> float:
         assert isinstance(label, float), "rows without a number are dropped before"
         return label
-
-    def problems(self, split: str, labels: Counter[float | str | None], whole: bool) -> list[str]:
-        numbers = {label for label in labels if isinstance(label, float)}
-        words = Counter({label: n for label, n in labels.items() if isinstance(label, str)})
-        if words.total() > RARE * labels.total():
-            return [
-                f"data.label: {split} has labels that are not numbers: {most_common(words, labels.total())}. Name another column, "
-                "or set `label_kind: class`."
-            ]
-        if problems := self.none_given(split, bool(numbers), whole):
-            return problems
-        if split == "train" and whole and len(numbers) == 1:
-            return [f"data.label: all rows of train have the number {numbers.pop():g}: there is nothing to learn. Name the right column."]
-        return []
 
 
 class NumberTally(Tally[float]):

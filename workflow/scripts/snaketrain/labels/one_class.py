@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -41,18 +40,6 @@ class OneClassParser(Parser[str, int]):
 
     def encode(self, label: str, class_of: Mapping[str, int]) -> int:
         return class_of[label]
-
-    def problems(self, split: str, labels: Counter[str], whole: bool) -> list[str]:
-        listed = self.data.labels
-        given = Counter({label: n for label, n in labels.items() if label in (listed or {}) or not is_missing(label)})
-        if listed is None and split == "train":
-            given = Counter({label: n for label, n in labels.items() if label})
-        if problems := self.none_given(split, bool(given), whole) or self.not_listed(split, given, labels.total()):
-            return problems
-        classes = {listed[label] for label in given if label in listed} if listed else set(given)
-        if split == "train" and whole and len(classes) == 1:
-            return [f"data.label: all rows of train are of one class, {classes.pop()!r}. Check `label`, `labels` and `where`."]
-        return []
 
 
 class OneClassTally(ClassTally[int]):
@@ -148,10 +135,6 @@ class OneClassReport(ClassReport):
         most = [(*pairs[:, place], counts[place]) for place in np.argsort(-counts, kind="stable")[:MOST_PAIRS]]
         names = [{"true": self.names[true], "predicted": self.names[guess], "examples": int(count)} for true, guess, count in most]
         return {"pairs": len(counts), "most_frequent": names}
-
-    def shortened(self, scored: bool) -> str:
-        most = f", the results the {MOST_PAIRS} most frequent confusions instead of the confusion matrix" if scored else ""
-        return f"{shorter}{most}" if (shorter := super().shortened(scored)) else ""
 
     def baselines(self, labels: np.ndarray) -> dict[str, JsonObject]:
         import numpy as np

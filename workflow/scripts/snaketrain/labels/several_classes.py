@@ -60,17 +60,6 @@ class SeveralClassesParser(Parser[tuple[str, ...] | None, list[int]]):
     def encode(self, label: tuple[str, ...] | None, class_of: Mapping[str, int]) -> list[int]:
         return sorted({class_of[name] for name in label or ()})
 
-    def problems(self, split: str, labels: Counter[tuple[str, ...] | None], whole: bool) -> list[str]:
-        given: Counter[str] = Counter()
-        for names, n in labels.items():
-            given.update({name: n for name in names or () if name in (self.data.labels or {}) or not is_missing(name)})
-        if problems := self.none_given(split, bool(given), whole) or self.not_listed(split, given, labels.total()):
-            return problems
-        if split == "train" and whole and len({frozenset(names) for names in labels if names is not None}) == 1:
-            every = ", ".join(given)
-            return [f"data.label: all rows of train have the same classes, {every}: there is nothing to learn. Check `label` and `where`."]
-        return []
-
 
 class SeveralClassesTally(ClassTally[list[int]]):
     """Also counts which classes most often occur together."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import pad
 
 # --- Rows of logits in chunks: what is computed of a chunk at a time in float32 takes little memory beside all logits.
 
@@ -22,6 +22,14 @@ CHUNK = 2**24  # logits
 def chunks(logits: Tensor) -> Iterator[slice]:
     rows = max(1, CHUNK // logits.shape[1])
     return (slice(start, start + rows) for start in range(0, len(logits), rows))
+
+
+def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss at each position in float32, 0 where there is no target; `logits` have one dimension more than `targets`."""
+    if isinstance(logits, DTensor):
+        return cut_token_losses(logits, targets)
+    losses: Tensor = _TokenLosses.apply(logits.flatten(0, -2), targets.flatten(), 0, None)  # type: ignore[no-untyped-call]  # torch has no types for it
+    return losses.view_as(targets)
 
 
 # --- `token_losses` of logits that are cut over ranks, along the vocabulary, the sequence, or both. No rank ever has them whole.
@@ -40,7 +48,7 @@ def cut_token_losses(logits: DTensor, targets: Tensor) -> Tensor:
             group = mesh.get_group(dimension)
             first = -(-logits.shape[2] // mesh.size(dimension)) * mesh.get_local_rank(dimension)
     local = logits.to_local().flatten(0, 1)
-    losses: Tensor = _CutTokenLosses.apply(local, rows.flatten(), first, group)  # type: ignore[no-untyped-call]  # torch has no types for it
+    losses: Tensor = _TokenLosses.apply(local, rows.flatten(), first, group)  # type: ignore[no-untyped-call]  # torch has no types for it
     losses = losses.view_as(rows)
     if context is not None:  # each rank's gradient counts, so their sum is cut again
         names = mesh.mesh_dim_names or ()
@@ -49,19 +57,21 @@ def cut_token_losses(logits: DTensor, targets: Tensor) -> Tensor:
     return losses[:, : targets.shape[1]]
 
 
-class _CutTokenLosses(torch.autograd.Function):
+class _TokenLosses(torch.autograd.Function):
     @staticmethod
     def forward(context: FunctionCtx, logits: Tensor, targets: Tensor, first: int, group: dist.ProcessGroup | None) -> Tensor:
-        """`first`: the token of the first column."""
-        largest = _reduced(torch.cat([logits[at].amax(-1).float() for at in chunks(logits)]), dist.ReduceOp.MAX, group)
-        here = (targets >= first) & (targets < first + logits.shape[1])
+        """`first`: the token of the first column, where the ranks of a group have a part of the vocabulary each."""
+        learnt = targets != NO_TARGET
+        here = learnt if group is None else (targets >= first) & (targets < first + logits.shape[1])
         columns = (targets - first).masked_fill(~here, 0)
-        own = logits.gather(1, columns[:, None])[:, 0].float().masked_fill(~here, 0.0)
-        sums = torch.cat([(logits[at].float() - largest[at, None]).exp().sum(-1) for at in chunks(logits)])
-        sums, of_target = _reduced(torch.stack([sums, own]), dist.ReduceOp.SUM, group)
-        normaliser = sums.log() + largest
-        context.save_for_backward(logits, columns, here, targets != NO_TARGET, normaliser)
-        losses: Tensor = (normaliser - of_target).masked_fill(targets == NO_TARGET, 0.0)
+        of_target = logits.gather(1, columns[:, None])[:, 0].float().masked_fill(~here, 0.0)
+        normaliser = torch.cat([logits[at].float().logsumexp(-1) for at in chunks(logits)])
+        if group is not None:
+            dist.all_reduce(largest := normaliser.clone(), dist.ReduceOp.MAX, group)
+            dist.all_reduce(sums := torch.stack([(normaliser - largest).exp(), of_target]), dist.ReduceOp.SUM, group)
+            normaliser, of_target = sums[0].log() + largest, sums[1]
+        context.save_for_backward(logits, columns, here, learnt, normaliser)
+        losses: Tensor = (normaliser - of_target).masked_fill(~learnt, 0.0)
         return losses
 
     @staticmethod
@@ -70,44 +80,10 @@ class _CutTokenLosses(torch.autograd.Function):
         logits, columns, here, learnt, normaliser = saved
         gradient = torch.empty_like(logits)
         for at in chunks(logits):
-            part = (logits[at].float() - normaliser[at, None]).exp()
+            part = logits[at].float().sub(normaliser[at, None]).exp_()
             part.scatter_add_(1, columns[at, None], -here[at, None].float())
             gradient[at] = part.mul_((above[at] * learnt[at])[:, None])
         return gradient, None, None, None
-
-
-def _reduced(tensor: Tensor, by: "dist.ReduceOp.RedOpType", group: dist.ProcessGroup | None) -> Tensor:
-    if group is not None:
-        dist.all_reduce(tensor, by, group)
-    return tensor
-
-
-def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """The loss at each position in float32, 0 where there is no target; `logits` have one dimension more than `targets`."""
-    if isinstance(logits, DTensor):
-        return cut_token_losses(logits, targets)
-    losses: Tensor = _TokenLosses.apply(logits.flatten(0, -2), targets.flatten())  # type: ignore[no-untyped-call]  # torch has no types for it
-    return losses.view_as(targets)
-
-
-class _TokenLosses(torch.autograd.Function):
-    @staticmethod
-    def forward(context: FunctionCtx, logits: Tensor, targets: Tensor) -> Tensor:
-        context.save_for_backward(logits, targets)
-        losses = [cross_entropy(logits[at].float(), targets[at], reduction="none", ignore_index=NO_TARGET) for at in chunks(logits)]
-        return torch.cat(losses)
-
-    @staticmethod
-    def backward(context: BackwardCFunction, above: Tensor) -> tuple[Tensor, None]:
-        saved: tuple[Tensor, ...] = context.saved_tensors
-        logits, targets = saved
-        gradient = torch.empty_like(logits)
-        for at in chunks(logits):
-            there = targets[at, None] != NO_TARGET
-            part = logits[at].float().softmax(-1)
-            part.scatter_add_(1, targets[at, None].clamp(min=0), -torch.ones_like(part[:, :1]))
-            gradient[at] = part.mul_(above[at, None] * there)
-        return gradient, None
 
 
 # --- What tokens attend to in a language model: not every transformers class is causal, or separates packed texts.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
+from huggingface_hub import StateDictSplit, split_state_dict_into_shards_factory
 from safetensors import safe_open
 from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
@@ -22,18 +23,22 @@ MOST_BYTES = 5 * 10**9  # of a file, as in transformers
 
 def load_weights(module: nn.Module, folder: Path, name: str) -> None:
     """Into a whole module. Of several files one at a time is in memory."""
-    index = folder / f"{name}{INDEX}"
-    if not index.is_file():
+    files = weight_files(folder, name)
+    if len(files) < 2:
         load_model(module, folder / f"{name}.safetensors")
         return
-    files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    expected = set(module.state_dict()) - set(tied_names(module))
-    if expected != set(files):
-        raise SystemExit(
-            f"{index}: names other tensors than the model has: {', '.join(sorted(expected ^ set(files))[:5])}. Select the checkpoint again."
-        )
-    for file in sorted(set(files.values())):
-        module.load_state_dict(load_file(folder / file), strict=False)
+    refuse_other_tensors(module, files, folder / name)
+    for file in files:
+        module.load_state_dict(load_file(file), strict=False)
+
+
+def refuse_other_tensors(module: nn.Module, files: list[Path], what: Path) -> None:
+    """Exit with a message if the files have other tensors than the module."""
+    tied = tied_names(module)
+    held = {tied.get(key, key): shape for key, shape in shapes_in(files).items()}
+    expected = {tied.get(key, key): tensor.shape for key, tensor in module.state_dict().items()}
+    if different := [key for key in sorted(held.keys() | expected.keys()) if held.get(key) != expected.get(key)]:
+        raise SystemExit(f"{what}: other tensors than the model has: {', '.join(different[:5])}. Select the checkpoint again.")
 
 
 def tied_names(module: nn.Module) -> dict[str, str]:
@@ -58,30 +63,21 @@ def save_weights(module: nn.Module, folder: Path, name: str, most_bytes: int = M
     tied = tied_names(module)
     tensors = {key: tensor.contiguous() for key, tensor in module.state_dict().items() if key not in tied}
     layout = files_of(name, {key: tensor.nbytes for key, tensor in tensors.items()}, most_bytes)
-    for file, keys in layout.items():
+    for file, keys in layout.filename_to_tensors.items():
         save_file({key: tensors[key] for key in keys}, folder / file, metadata={"format": "pt"})
-    write_index(name, layout, sum(tensor.nbytes for tensor in tensors.values()), folder)
+    write_index(name, layout, folder)
 
 
-def files_of(name: str, sizes: dict[str, int], most_bytes: int) -> dict[str, list[str]]:
-    """The tensors in each file: in their order, no file larger than allowed unless one tensor is."""
-    groups: list[list[str]] = [[]]
-    size = 0
-    for key, bytes_of_it in sizes.items():
-        if groups[-1] and size + bytes_of_it > most_bytes:
-            groups.append([])
-            size = 0
-        groups[-1].append(key)
-        size += bytes_of_it
-    if len(groups) == 1:
-        return {f"{name}.safetensors": groups[0]}
-    return {f"{name}-{number:05d}-of-{len(groups):05d}.safetensors": keys for number, keys in enumerate(groups, start=1)}
+def files_of(name: str, sizes: dict[str, int], most_bytes: int) -> StateDictSplit:
+    """The tensors in each file: in their order, no file larger than allowed unless one tensor is. `sizes`: in bytes."""
+    pattern = f"{name}{{suffix}}.safetensors"
+    return split_state_dict_into_shards_factory(sizes, get_storage_size=int, filename_pattern=pattern, max_shard_size=most_bytes)
 
 
-def write_index(name: str, layout: dict[str, list[str]], total_bytes: int, folder: Path) -> None:
+def write_index(name: str, layout: StateDictSplit, folder: Path) -> None:
     """Beside several files, which of them holds which tensor; nothing beside one."""
-    if len(layout) > 1:
-        index = {"metadata": {"total_size": total_bytes}, "weight_map": {key: file for file, keys in layout.items() for key in keys}}
+    if layout.is_sharded:
+        index = {"metadata": layout.metadata, "weight_map": layout.tensor_to_filename}
         (folder / f"{name}{INDEX}").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
@@ -197,9 +193,5 @@ def _read_buffers(module: nn.Module, files: list[Path], names: dict[str, str]) -
 def leave_trained_unread(module: nn.Module, folder: Path, name: str) -> None:
     """The same for all weights of a module, which are in a folder that `select_checkpoint` or a training wrote."""
     files = weight_files(folder, name)
-    found, tied = shapes_in(files), tied_names(module)
-    held = {tied.get(key, key): shape for key, shape in found.items()}
-    expected = {tied.get(key, key): tensor.shape for key, tensor in module.state_dict().items()}
-    if different := [key for key in sorted(held.keys() | expected.keys()) if held.get(key) != expected.get(key)]:
-        raise SystemExit(f"{folder / name}: other tensors than the model has: {', '.join(different[:5])}. Select the checkpoint again.")
-    leave_unread(module, files, {key: key for key in found})
+    refuse_other_tensors(module, files, folder / name)
+    leave_unread(module, files, {key: key for key in shapes_in(files)})

@@ -13,7 +13,7 @@ from snaketrain.config.schema.evaluation import placed
 from snaketrain.config.secrets import environment_problems
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.locations import address_problems
-from snaketrain.data.reading import check
+from snaketrain.data.surveying import check
 from snaketrain.orchestration import extras
 from snaketrain.orchestration.effects import effect_problems
 from snaketrain.orchestration.named_code import generation_errors, reference_errors

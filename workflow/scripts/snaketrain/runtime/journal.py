@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -102,11 +103,8 @@ def attempts_in(path: Path) -> int:
 
 
 def last_attempt(path: Path) -> Event | None:
-    """The line with which the last attempt began, of a journal of any length."""
-    with _mapped(path) as content:
-        start = content.rfind(b'{"event": "attempt"')
-    events = read_events(path, start, at_most_bytes=0)[0] if start >= 0 else []
-    return events[0] if events else None
+    """The line with which the last attempt began."""
+    return next(iter(deque(events_named(path, "attempt"), maxlen=1)), None)
 
 
 def _truncate_torn_line(path: Path) -> None:

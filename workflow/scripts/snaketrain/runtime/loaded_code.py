@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from snaketrain import own
-from snaketrain.runtime.manifests import DigestCache, digest, file_digest, stamp
+from snaketrain.runtime.manifests import DigestCache, digest, file_digest, stamp_of
 from snaketrain.runtime.secret_forms import is_secret_name
 
 LIBRARY = f"{own.LIBRARY}{os.sep}"
@@ -50,12 +50,12 @@ def loaded_files(cache: DigestCache | None = None) -> dict[str, str]:
     """
     found = {_named_here(path): digest_of_source(source) for path, source in own.sources.copy().items()}
     for path in _plain_modules():
-        found.setdefault(_named_here(path), digest_now(path) if path not in _ran or _stamp(path) == _ran[path] else UNSTEADY)
+        found.setdefault(_named_here(path), digest_now(path) if path not in _ran or stamp_of(path) == _ran[path] else UNSTEADY)
     for folder, files in _opened.copy().items():
         if len(files) > MANY:
             found[_named_here(folder) + "/"] = digest_now(f"{folder}/")
         for path, before in files.copy().items() if len(files) <= MANY else ():
-            changed = _stamp(path) != before
+            changed = stamp_of(path) != before
             if path not in _written and not (changed and path in _updated):
                 found.setdefault(_named_here(path), UNSTEADY if changed else digest_now(path, cache))
     return dict(sorted((found | _variables).items()))
@@ -226,7 +226,7 @@ def _hear(event: str, arguments: tuple[object, ...]) -> None:
         if event == "open":
             _see_open(*arguments)
         elif event == "exec" and isinstance(code := arguments[0], CodeType) and code.co_name == "<module>" and is_own(code.co_filename):
-            _ran.setdefault(code.co_filename, _stamp(code.co_filename))  # also if Python had it compiled, and does not open it
+            _ran.setdefault(code.co_filename, stamp_of(code.co_filename))  # also if Python had it compiled, and does not open it
 
 
 def _see_open(path: object, mode: object, flags: object) -> None:
@@ -243,7 +243,7 @@ def _see_open(path: object, mode: object, flags: object) -> None:
         _updated.add(name)
     files, special = _opened.get(folder, {}), os.path.exists(name) and not os.path.isfile(name)  # a folder, a pipe or a device
     if name not in files and len(files) <= MANY and not special and _called_by_own_code(sys._getframe(2)):
-        _opened.setdefault(folder, {})[name] = _stamp(name)
+        _opened.setdefault(folder, {})[name] = stamp_of(name)
 
 
 def _called_by_own_code(frame: FrameType | None) -> bool:
@@ -269,13 +269,6 @@ def _see_variable(name: object, value: str | None) -> None:
         return
     if name not in OF_THE_PROCESS and not name.startswith(OF_THE_PLACE) and not is_secret_name(name, value or ""):
         _variables[f"${name}"] = _of_value(value)
-
-
-def _stamp(path: str) -> list[int] | None:
-    """None if there is no such file."""
-    with suppress(OSError):
-        return stamp(os.stat(path))
-    return None
 
 
 # --- packages

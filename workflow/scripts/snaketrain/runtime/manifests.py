@@ -98,8 +98,8 @@ def write_text(path: str | Path, text: str, mode: int = 0o666) -> None:
         raise
 
 
-def write_json(path: str | Path, content: Json, mode: int = 0o666) -> None:
-    write_text(path, strict_json.dumps(content, indent=2, ensure_ascii=False) + "\n", mode)
+def write_json(path: str | Path, content: Json) -> None:
+    write_text(path, strict_json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_checked(path: str | Path, content: JsonObject, *, indent: int | None = 2, mode: int = 0o666) -> None:
@@ -188,6 +188,14 @@ class DigestCache:
 def stamp(status: os.stat_result) -> list[int]:
     """Differs after every write: a program can reset a file's modification time, but not `st_ctime`."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def stamp_of(path: str | Path) -> list[int] | None:
+    """None if there is no such file, or it cannot be reached."""
+    try:
+        return stamp(os.stat(path))
+    except OSError:
+        return None
 
 
 MISSING, CHANGED = "is missing", "is not what was written"

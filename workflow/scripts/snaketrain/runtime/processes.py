@@ -9,27 +9,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-# --- Whether a process still runs. Process ids are reused, so a process is identified by its id and its start time.
+# --- Process ids are reused, so a process is identified by its id and its start time.
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-
-
-class Process:
-    """A running process, not confused with a later one of the same id."""
-
-    def __init__(self, pid: int):
-        self.pid, self.started = pid, start_ticks(pid)
-
-    def is_alive(self) -> bool:
-        if self.started is not None:
-            return start_ticks(self.pid) == self.started
-        if Path("/proc/self/stat").exists():
-            return False
-        try:  # whether any process has this id
-            os.kill(self.pid, 0)
-        except OSError as error:
-            return isinstance(error, PermissionError)
-        return True
 
 
 def start_ticks(pid: int) -> int | None:

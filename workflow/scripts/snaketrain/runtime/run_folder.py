@@ -19,10 +19,8 @@ from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.stages import Job, by_name, previous_manifest, versions_of
 from snaketrain.runtime.strict_json import JsonObject, shortened
 
-EXECUTION_ONLY = (
-    "strategy",
-    "accumulate",
-)  # fields of `train`: settings that change the losses by rounding only, as tests/distributed shows
+# fields of `train`: settings that change the losses by rounding only, as tests/distributed shows
+EXECUTION_ONLY = ("strategy", "accumulate")
 RESUMABLE = ("train.", "select.", "code.")  # of what may change in the middle of a training if the user asks for it
 LOADED = "loaded.json"  # what own code has loaded and read: only a finished training has a manifest that says so
 MICROBATCHES = "microbatches.json"  # into how many a batch is split since the memory ran out
@@ -83,13 +81,8 @@ def prepare_run_folder(job: Job, inputs: dict[str, str], resume_changed: bool, c
     before = read_about(folder)
     if before is None or (made and is_this_one and before["identity"] != made.identity):
         if not is_this_one and last_saved(folder):
-            unknown = {"started": time.time(), "fingerprint": "unknown"}
-            set_aside(
-                folder,
-                unknown,
-                "its run.json is missing, damaged or of an earlier version, so that nothing says which training this is",
-                "",
-            )
+            why = "its run.json is missing, damaged or of an earlier version, so that nothing says which training this is"
+            set_aside(folder, {"started": time.time(), "fingerprint": "unknown"}, why)
         folder.mkdir(parents=True, exist_ok=True)
         return []
     finished, mixed, step = _finished(folder), list(before.get("mixed", [])), last_saved(folder)
@@ -100,7 +93,7 @@ def prepare_run_folder(job: Job, inputs: dict[str, str], resume_changed: bool, c
     names = shortened(changed, most=6)
     resumes = resume_changed and not finished and step > 0 and all(each.startswith(RESUMABLE) for each in changed)
     if clean and mixed:
-        set_aside(folder, before, "its code or settings were changed in its middle, and this training is to be compared or shared", "")
+        set_aside(folder, before, "its code or settings were changed in its middle, and this training is to be compared or shared")
     elif changed and not resumes:
         remedy = " To continue it nevertheless: --config 'compute={resume_changed: true}'." if step and not finished and not clean else ""
         set_aside(folder, before, f"belonged to other settings or code ({names})", remedy)
@@ -134,10 +127,8 @@ def what_changed(before: JsonObject, job: Job, inputs: dict[str, str]) -> list[s
 
 def execution_changes(before: JsonObject, job: Job) -> list[str]:
     """The names of code and settings that say how a training is computed, and are not those of the one in a folder."""
-    there, here = (
-        by_name({"train": {name: settings["train"].get(name) for name in EXECUTION_ONLY}})
-        for settings in (before["settings"], job.given.settings)
-    )
+    both = (settings["train"] for settings in (before["settings"], job.given.settings))
+    there, here = (by_name({"train": {name: train.get(name) for name in EXECUTION_ONLY}}) for train in both)
     return [*(f"code.{name}" for name in differing_names(before["code"], job.given.code)), *differing_names(there, here)]
 
 
@@ -184,7 +175,7 @@ def recorder_of_loaded(folder: Path) -> Callable[[JsonObject], None]:
     return record
 
 
-def set_aside(folder: Path, before: JsonObject, why: str, remedy: str) -> None:
+def set_aside(folder: Path, before: JsonObject, why: str, remedy: str = "") -> None:
     began = time.strftime("%Y%m%d-%H%M%S", time.localtime(before["started"]))
     aside = folder.parent / "superseded" / f"{folder.name}-{began}-{before['fingerprint'][:6]}"
     aside.parent.mkdir(parents=True, exist_ok=True)
@@ -244,9 +235,7 @@ def stopped_by(folder: Path, since: int) -> list[str]:
     return last.get("signals", []) if last.get("status") == "STOPPED" else []
 
 
-def record_start(
-    job: Job, inputs: dict[str, str], data: Manifest, started: float, labels: JsonObject, execution: JsonObject
-) -> None:  # fmt: skip
+def record_start(job: Job, inputs: dict[str, str], data: Manifest, started: float, labels: JsonObject, execution: JsonObject) -> None:
     """Write run.json: what is known at the start, for MLflow, the comparison, and to reproduce a training.
 
     `labels`: what the settings do not say, such as the run's name, the paths of the manifests by role, and notes.

@@ -275,7 +275,7 @@ class Strategy:
 
     def all_reduce_scalars(self, *numbers: float) -> list[float]:
         """Each number summed over all ranks, without waiting for the device."""
-        return list(numbers)
+        return self.all_reduce_scalars_ahead(*numbers)()
 
     def all_reduce_scalars_ahead(self, *numbers: float) -> Callable[[], list[float]]:
         """The same, started now; the function that it returns waits for the result. So no rank waits for another."""

@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from snaketrain.strategies.base import Keep, MakeOptimizer, Strategy
-from snaketrain.strategies.distributed import Distributed, gather
+from snaketrain.strategies.distributed import Distributed, gather_named
 from snaketrain.strategies.shards import (
     OptimizerState,
     Parameters,
@@ -74,8 +74,7 @@ class SharedOptimizer(Distributed):
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer, keep: Keep) -> OptimizerState:
         parameters = dict(self.unwrapped(module).named_parameters())
         mine = named_state(local_optimizer(optimizer), parameters, lambda value, _: value.cpu())
-        state = {name: found for share in gather(mine) for name, found in share.items()}
-        return {"state": state, "param_groups": named_groups(optimizer, parameters)}
+        return {"state": gather_named(mine), "param_groups": named_groups(optimizer, parameters)}
 
     def load_optimizer_state(self, optimizer: Optimizer, parameters: Parameters, saved: OptimizerState) -> None:
         load_named(local_optimizer(optimizer), parameters, saved, self.part)

@@ -69,9 +69,6 @@ class Distributed(Strategy):
     def backward(self, loss: Tensor, weight: Tensor) -> None:
         super().backward(loss, weight * self.data_parallel_size)  # DDP and FSDP average gradients over ranks; ours are sums
 
-    def all_reduce_scalars(self, *numbers: float) -> list[float]:
-        return self.all_reduce_scalars_ahead(*numbers)()
-
     def all_reduce_scalars_ahead(self, *numbers: float) -> Callable[[], list[float]]:
         total = torch.tensor(numbers, dtype=torch.float64)  # on the CPU, so that the device's queue is not interrupted
         work = dist.all_reduce(total, async_op=True)
@@ -100,8 +97,8 @@ def all_gather(item: T, group: dist.ProcessGroup | None = None) -> list[T]:
     return items
 
 
-def gather(item: T, group: dist.ProcessGroup | None = None) -> list[T]:
-    """Copies, on the first process; nothing on the others."""
-    items = [item] * dist.get_world_size(group) if dist.get_rank(group) == 0 else None
-    dist.gather_object(item, items, group=group, group_dst=0)
-    return items or []
+def gather_named(mine: dict[str, T], group: dist.ProcessGroup | None = None) -> dict[str, T]:
+    """Copies of what all have, on the first process; nothing on the others."""
+    items = [mine] * dist.get_world_size(group) if dist.get_rank(group) == 0 else None
+    dist.gather_object(mine, items, group=group, group_dst=0)
+    return {name: item for share in items or [] for name, item in share.items()}

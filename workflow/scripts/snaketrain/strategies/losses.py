@@ -51,7 +51,8 @@ def weighted_loss(returned: Returned, microbatch: MicroBatch, denominator: float
     parts, figures = losses_and_figures(returned)
     loss = reduce(operator.add, parts.values())  # `sum` starts from 0: one more operation, forward and backward
     add_up(sums, {name: torch.zeros_like(each) if microbatch.filler else each.detach() for name, each in (parts | figures).items()})
-    return loss, nan_if_infinite(0.0 if microbatch.filler else 1.0 / denominator, loss)
+    # NaN where the loss is not finite: an infinite loss may have finite gradients, and would go unnoticed
+    return loss, loss.detach() * 0.0 + (0.0 if microbatch.filler else 1.0 / denominator)
 
 
 def losses_and_figures(returned: Returned) -> tuple[LossSums, LossSums]:
@@ -101,8 +102,3 @@ def figure_sums(name: str, figure: object) -> LossSums:
 def add_up(sums: LossSums, more: Mapping[str, Tensor]) -> None:
     for part, loss in more.items():
         sums[part] = sums[part] + loss if part in sums else loss
-
-
-def nan_if_infinite(weight: float, loss: Tensor) -> Tensor:
-    """The weight, or NaN where the loss is not finite: an infinite loss may have finite gradients, and would go unnoticed."""
-    return loss.detach() * 0.0 + weight

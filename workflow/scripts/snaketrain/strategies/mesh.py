@@ -13,7 +13,7 @@ from snaketrain.config.sizes import is_used, option_errors
 from snaketrain.models import ParameterGroups, Value
 from snaketrain.models.weights import has_memory
 from snaketrain.strategies.base import PRECISIONS, Keep, MakeOptimizer
-from snaketrain.strategies.distributed import all_gather, gather
+from snaketrain.strategies.distributed import all_gather, gather_named
 from snaketrain.strategies.fsdp import Dimension, MeshBase
 from snaketrain.strategies.losses import LossSums, MicroBatches, Objective, weighted_loss
 from snaketrain.strategies.pipeline import Pipelined, answer, record
@@ -177,16 +177,14 @@ class Mesh(MeshBase):
     def weights(self, module: nn.Module) -> dict[str, Tensor]:
         if not self.stages_group:
             return super().weights(module)
-        mine = {name: full_tensor(tensor).cpu() for name, tensor in module.state_dict().items()}
-        return {name: tensor for share in gather(mine, self.stages_group) for name, tensor in share.items()}
+        return gather_named({name: full_tensor(tensor).cpu() for name, tensor in module.state_dict().items()}, self.stages_group)
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer, keep: Keep) -> OptimizerState:
         if not self.stages_group:
             return super().optimizer_state(module, optimizer, keep)
         parameters = dict(module.named_parameters())
         mine = named_state(optimizer, parameters, lambda value, _: full_tensor(value).cpu())
-        state = {name: entries for share in gather(mine, self.stages_group) for name, entries in share.items()}
-        return {"state": state, "param_groups": self.param_groups(optimizer, parameters)}
+        return {"state": gather_named(mine, self.stages_group), "param_groups": self.param_groups(optimizer, parameters)}
 
     def param_groups(self, optimizer: Optimizer, parameters: Parameters) -> ParameterGroups:
         mine = named_groups(optimizer, parameters)

@@ -104,9 +104,8 @@ def cut(model: nn.Module, count: int, mine: list[int], dtype: torch.dtype) -> li
     stages = []
     for number in mine:
         part = skeleton(model, layout)
-        empty(part, layout, set(shares[number]), first=number == 0, last=number == count - 1)
-        entrance = layout.base_of(part).get_submodule(layout.embedding) if number else None
-        stages.append(Stage(part, entrance if isinstance(entrance, Entrance) else None, dtype))
+        entrance = empty(part, layout, set(shares[number]), first=number == 0, last=number == count - 1)
+        stages.append(Stage(part, entrance, dtype))
     empty(model, layout, {layer for number in mine for layer in shares[number]}, first=0 in mine, last=count - 1 in mine)
     return stages
 
@@ -158,13 +157,11 @@ def check_layout(model: nn.Module, layout: Layout) -> None:
 def passes_unchanged(model: nn.Module, layout: Layout) -> bool:
     """Whether hidden states reach the first layer, and leave the last one, as they are."""
     part = skeleton(model, layout)
-    empty(part, layout, set(), first=False, last=False)
-    base = layout.base_of(part)
-    entrance = base.get_submodule(layout.embedding)
-    assert isinstance(entrance, Entrance)
+    entrance = empty(part, layout, set(), first=False, last=False)
+    assert entrance, "it is not the first stage"
     entrance.received = torch.arange(8.0).view(2, 4)
     try:
-        base(torch.ones(1, 2, dtype=torch.long), use_cache=False)
+        layout.base_of(part)(torch.ones(1, 2, dtype=torch.long), use_cache=False)
     except Left as left:
         return torch.equal(left.hidden.flatten(0, -2), torch.arange(8.0).view(2, 4))
     return False
@@ -189,21 +186,22 @@ def shallow(module: nn.Module) -> nn.Module:
     return copied
 
 
-def empty(model: nn.Module, layout: Layout, layers: set[int], first: bool, last: bool) -> None:
-    """Put placeholders for what is not in these layers, nor before the first or after the last."""
+def empty(model: nn.Module, layout: Layout, layers: set[int], first: bool, last: bool) -> Entrance | None:
+    """Put placeholders for what is not in these layers, nor before the first or after the last; returns that of the embedding."""
     base = layout.base_of(model)
     listed = base.get_submodule(layout.layers)
     assert isinstance(listed, nn.ModuleList)
     for number in set(range(len(listed))) - layers:
         listed[number] = Passage()
-    if not first:
-        setattr(base, layout.embedding, Entrance())
-    if last:
-        return
-    setattr(base, layout.norm, Exit())
-    for name, head in model.named_children():
-        if name != layout.base and layout.base and any(True for _ in head.parameters()):
-            setattr(model, name, nn.Identity())
+    entrance = None if first else Entrance()
+    if entrance:
+        setattr(base, layout.embedding, entrance)
+    if not last:
+        setattr(base, layout.norm, Exit())
+        for name, head in model.named_children():
+            if name != layout.base and layout.base and any(True for _ in head.parameters()):
+                setattr(model, name, nn.Identity())
+    return entrance
 
 
 # --- A task's call of its model, recorded before a pipeline runs and answered when the last stage has its outputs.

@@ -58,11 +58,7 @@ class CausalLm(TokenPrediction):
         rows = zip(batch["input_ids"], batch["token_type_ids"], batch["attention_mask"] > 0, strict=True)
         split = [split_answer(tokens[given].tolist(), types[given].tolist()) for tokens, types, given in rows]
         most = max(len(prompt) for prompt, _ in split) + self.generation.settings.max_new_tokens if self.generation else 0
-        if self.longest is not None and most > self.longest:
-            raise SystemExit(
-                f"model.use: {self.use} has {self.longest} positions, but the longest prompt with an answer needs {most}: "
-                "make max_new_tokens or data.max_length smaller."
-            )
+        self.check_positions(most, "make max_new_tokens or data.max_length smaller, since the answer follows the prompt")
         return [prompt for prompt, _ in split], [answer for _, answer in split]
 
     def predictions(self, modules: Modules, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -99,11 +95,8 @@ class CausalLm(TokenPrediction):
                 f"train.packing: {self.use} lets texts of one row attend to each other. Leave it out, or use train.block_length."
             )
         positions = int(batch["position_ids"].max()) + 1 if "position_ids" in batch else batch["input_ids"].shape[1] - 1
-        if self.longest is not None and positions > self.longest:
-            raise SystemExit(
-                f"model.use: {self.use} has {self.longest} positions, but {positions} are needed: cut texts by data.max_length, "
-                "make train.block_length smaller, or, without model.source, set model.arguments.max_position_embeddings."
-            )
+        advice = "cut texts by data.max_length, make train.block_length smaller"
+        self.check_positions(positions, f"{advice}, or, without model.source, set model.arguments.max_position_embeddings")
 
 
 def _check_balance(arguments: JsonObject) -> None:

@@ -127,6 +127,8 @@ class TokenPrediction(Task):
         "exact_match": "max", "token_f1": "max", "rouge1": "max", "rouge2": "max", "rougeL": "max", "bleu": "max",
     }  # fmt: skip
     counts = "tokens"
+    use = ""  # the name of the model's class
+    longest: int | None = None  # positions that it has
     generate: JsonObject | None = None
     generation: Generation | None = None
     kept: Mapping[int, JsonObject] = {}  # by the numbers of the examples
@@ -135,6 +137,11 @@ class TokenPrediction(Task):
         """`generate`: the settings by which each evaluation generates answers; none: it does not."""
         self.generate = generate
         self.metrics = {name: mode for name, mode in self.metrics.items() if generate is not None or name not in TEXT_METRICS}
+
+    def check_positions(self, needed: int, advice: str) -> None:
+        """`needed`: positions of the model, which `build` leaves as `use` and `longest`."""
+        if self.longest is not None and needed > self.longest:
+            raise SystemExit(f"model.use: {self.use} has {self.longest} positions, but {needed} are needed: {advice}.")
 
     def prepare_generation(self, module: nn.Module, data: JsonObject) -> None:
         """To be called where the model is built."""

@@ -46,8 +46,5 @@ class Seq2seq(TokenPrediction):
         if "target_ids" not in batch:
             raise SystemExit("data.target: is missing. Name the column of the text that seq2seq is to write.")
         for name, setting in {"input_ids": "data.max_length", "target_ids": "data.max_target_length"}.items():
-            if self.longest is not None and batch[name].shape[1] > self.longest:
-                raise SystemExit(
-                    f"model.use: {self.use} has {self.longest} positions, but {batch[name].shape[1]} are needed: cut texts by {setting}, "
-                    "or, without model.source, set model.arguments.max_position_embeddings."
-                )
+            advice = f"cut texts by {setting}, or, without model.source, set model.arguments.max_position_embeddings"
+            self.check_positions(batch[name].shape[1], advice)

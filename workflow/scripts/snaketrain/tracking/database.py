@@ -8,16 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from snaketrain.runtime.file_systems import has_locks, kind
-from snaketrain.runtime.manifests import stamp
 
 SQLITE = "sqlite:///"
-
-
-def stamp_of(file: Path) -> list[int] | None:
-    try:
-        return stamp(file.stat())
-    except OSError:
-        return None
 
 
 def must_be_copied(database: Path) -> str | None:

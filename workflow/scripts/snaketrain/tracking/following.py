@@ -30,42 +30,31 @@ from snaketrain.tracking.stage_results import Evaluated, Sent, StageRuns, has_en
 from snaketrain.tracking.tracked import MODE, Problem, first_line, run_address
 from snaketrain.tracking.views import TrainingRow, labels, short_name
 
-# --- Which SLURM jobs have ended: one query for all of them, so rarely that it does not burden a busy cluster.
-
-ASK_EVERY_SECONDS = 30
+ASK_EVERY_SECONDS = 30  # which SLURM jobs have ended
+CHECK_EVERY_SECONDS = 30  # whether what was sent to MLflow is still there
+RETRY_SECONDS = 10  # after which a run that could not be recorded is tried again
+OF_ONE_RUN = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "INVALID_STATE")  # errors of MLflow
+MOST_REPORTS = 10  # of failed ranks that are sent
+DUE = "due"  # a table that must be sent again, as a whole
+FEW = 5  # up to this many runs are listed one by one
 
 
 class SlurmJobs:
     def __init__(self, at_work: Callable[[], set[str]]):
-        """`at_work`: the jobs of all runs that may still be writing, which are queried together."""
+        """`at_work`: the jobs of all runs that may still be writing. One query for all of them does not burden a busy cluster."""
         self.slurm, self.at_work = Slurm(), at_work
         self.over: set[str] = set()
-        self.doubtful: set[str] = set()
         self.asked_at: float | None = None
 
     def is_over(self, job: str) -> bool:
         """False until SLURM reports that it has ended."""
         if self.asked_at is None or time.monotonic() - self.asked_at >= ASK_EVERY_SECONDS:
-            self.ask()
+            self.asked_at = time.monotonic()
+            asked = self.at_work() - self.over
+            if asked and self.slurm.is_installed():
+                with contextlib.suppress(SlurmError):
+                    self.over |= asked - self.slurm.in_queue(asked)
         return job in self.over
-
-    def doubt(self, job: str) -> None:
-        """Query this job again: its training has written to its journal, and a requeued job keeps its ID."""
-        self.doubtful.add(job)
-
-    def ask(self) -> None:
-        asked = (self.at_work() - self.over) | self.doubtful
-        self.asked_at = time.monotonic()
-        if asked and self.slurm.is_installed():
-            with contextlib.suppress(SlurmError):
-                listed = self.slurm.in_queue(asked)
-                self.over, self.doubtful = (self.over - asked) | (asked - listed), set()
-
-
-CHECK_EVERY_SECONDS = 30  # whether what was sent to MLflow is still there
-MOST_REPORTS = 10  # of failed ranks that are sent
-DUE = "due"  # a table that must be sent again, as a whole
-FEW = 5  # up to this many runs are listed one by one
 
 
 class Follower:
@@ -78,12 +67,12 @@ class Follower:
         self._views: dict[str, dict[str, str]] = {}
         self._labels: dict[str, dict[str, str]] = {}  # by run id
         self.ends: dict[Path, RunEnd] = {}  # of the runs that have ended
+        self.failed: dict[Path, tuple[Problem, float]] = {}  # why runs could not be recorded, and when they are tried again
         self._checked = time.monotonic()
 
     def forget(self) -> None:
         """Look everything up in MLflow again."""
         self.store.forget()
-        self.stages.forget()
         self.rows.clear()
         self._views.clear()
         self._labels.clear()
@@ -98,10 +87,45 @@ class Follower:
     def runs(self) -> list[Path]:
         return sorted(path.parent for path in self.results.glob("*/*/training/run.json"))
 
+    def update_all(self, note: Callable[[str], None] = lambda doing: None) -> Problem | None:
+        """Update all runs, with the stages that they share. One that cannot be recorded holds up no other. Returns what went wrong."""
+        self.stages.deleted = None
+        work: list[tuple[Path, Callable[[Path], None]]] = [(training, self.update) for training in self.runs()]
+        work += [(manifest, self.stages.update_shared) for manifest in self.stages.shared()]
+        work.append((self.results / "comparison/manifest.json", self.stages.update_comparison))
+        for path, send in work:
+            if path in self.failed and time.monotonic() < self.failed[path][1]:
+                continue
+            note(f"updating {path.parent.name}")
+            if problem := self._problem_with(path, send):
+                self.failed[path] = problem, time.monotonic() + RETRY_SECONDS
+            else:
+                self.failed.pop(path, None)
+        self.label()
+        if not self.failed:
+            return Problem(str(lost), lost.advice) if (lost := self.stages.deleted) else None
+        first, *others = (problem for problem, _ in self.failed.values())
+        return replace(first, what=f"{first.what} (and {len(others)} more runs)") if others else first
+
+    def _problem_with(self, path: Path, send: Callable[[Path], None]) -> Problem | None:
+        """Why a run could not be recorded."""
+        try:
+            send(path)
+        except ExperimentDeleted as error:
+            self.forget()
+            return Problem(str(error), error.advice, of_one_run=True)
+        except MlflowException as error:
+            if error.error_code not in OF_ONE_RUN:
+                raise  # MLflow is unreachable, for the other runs as well
+            self.forget()
+            return Problem(f"{path}: MLflow refused it: {first_line(error)}", of_one_run=True)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return Problem(f"{path}: cannot be recorded: {first_line(error)}", of_one_run=True)
+        return None
+
     def update(self, training: Path) -> None:
         """Update one run; `training`: the folder of its training."""
-        run = tracked.described(training)
-        if run is None:
+        if (run := tracked.read_json(training / "run.json")) is None:
             return
         experiment = tracked.experiment_of(run)
         prepared, data_run_id = self.stages.data(run, f"{experiment}-data")
@@ -193,8 +217,8 @@ class Follower:
                 sent.done["samples"] = DUE
             self.store.check()
             sent.write(training)
-            if left and (job := job_of(training)):
-                self.jobs.doubt(job)
+            if left and (job := job_of(training)):  # requeued: it keeps its ID
+                self.jobs.over.discard(job)
         if sent.done.get("samples") == DUE and (table := tracked.samples_table(events_named(journal, "samples"))):
             self.store.table(sent.run_id, table, tracked.SAMPLES)
             sent.done["samples"] = "sent"
@@ -265,71 +289,3 @@ def end_of(training: Path, row: TrainingRow, sent: Sent, found: Evaluated | None
     return RunEnd(
         training, row.name, how, state["why"] if state["status"] != "RUNNING" else "", state["time"], state["attempts"], row.run_id
     )
-
-
-OF_ONE_RUN = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "INVALID_STATE")
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 2.0, 60.0
-
-
-class Postponed:
-    """The runs that could not be recorded. Each is tried again after a pause of its own, which grows, so that it holds up no other run."""
-
-    def __init__(self) -> None:
-        self._failed: dict[Path, tuple[Problem, float, float]] = {}  # with the length of the pause, and its end
-
-    def is_due(self, path: Path) -> bool:
-        return path not in self._failed or time.monotonic() >= self._failed[path][2]
-
-    def failed(self, path: Path, problem: Problem) -> None:
-        pause = min(2 * self._failed[path][1], LONGEST_PAUSE_SECONDS) if path in self._failed else FIRST_PAUSE_SECONDS
-        self._failed[path] = replace(problem, of_one_run=True), pause, time.monotonic() + pause
-
-    def recorded(self, path: Path) -> None:
-        self._failed.pop(path, None)
-
-    def problem(self) -> Problem | None:
-        if not self._failed:
-            return None
-        first, *others = (problem for problem, _, _ in self._failed.values())
-        return replace(first, what=f"{first.what} (and {len(others)} more runs)") if others else first
-
-
-def full_pass(follower: Follower, note: Callable[[str], None], postponed: Postponed | None = None) -> Problem | None:
-    """Update all runs but the postponed ones; a run with damaged files does not stop the others. Returns what went wrong."""
-    follower.stages.deleted, postponed = None, postponed or Postponed()
-    work: list[tuple[Path, Callable[[Path], None]]] = [(training, follower.update) for training in follower.runs()]
-    work += [(manifest, follower.stages.update_shared) for manifest in follower.stages.shared()]
-    for path, send in work:
-        if not postponed.is_due(path):
-            continue
-        note(f"updating {path.parent.name}")
-        if problem := update(follower, path, send):
-            postponed.failed(path, problem)
-        else:
-            postponed.recorded(path)
-    problem = postponed.problem()
-    try:
-        follower.stages.comparison()
-    except ExperimentDeleted as error:
-        problem = problem or Problem(str(error), error.advice)
-    if lost := follower.stages.deleted:
-        problem = problem or Problem(str(lost), lost.advice)
-    follower.label()
-    return problem
-
-
-def update(follower: Follower, path: Path, send: Callable[[Path], None]) -> Problem | None:
-    """Update one run; returns why it could not be recorded."""
-    try:
-        send(path)
-    except ExperimentDeleted as error:
-        follower.forget()
-        return Problem(str(error), error.advice)
-    except MlflowException as error:
-        if error.error_code not in OF_ONE_RUN:
-            raise  # MLflow is unreachable, for the other runs as well
-        follower.forget()
-        return Problem(f"{path}: MLflow refused it: {first_line(error)}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return Problem(f"{path}: cannot be recorded: {first_line(error)}")
-    return None

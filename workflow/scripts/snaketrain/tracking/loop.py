@@ -23,7 +23,7 @@ from snaketrain.tracking.database import SQLITE, must_be_copied
 from snaketrain.tracking.tracked import Problem, problem_with, read_json
 
 if TYPE_CHECKING:
-    from snaketrain.tracking.following import Follower, Postponed, RunEnd
+    from snaketrain.tracking.following import Follower, RunEnd
 
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
@@ -37,10 +37,6 @@ class Registrar:
         self.process: subprocess.Popen[bytes] | None = None
         self.asked: set[Path] = set()
         self.registering: list[Path] = []
-
-    def forget(self) -> None:
-        """Registered models may have been deleted."""
-        self.asked.clear()
 
     def start(self, due: set[Path]) -> None:
         """Register these runs, unless others are being registered. A follower tries each run only once."""
@@ -87,8 +83,8 @@ class OnEnd:
     def __init__(self, command: str | None, since: float, results: Path):
         """`since`: when the workflow started; runs that ended before are not announced."""
         self.command, self.since, self.log = command, since, results / LOG
-        self.running: list[tuple[str, float, subprocess.Popen[bytes]]] = []
-        self.logging: list[subprocess.Popen[bytes]] = []  # which write what the commands say
+        # the run, when its command began, the command, and what writes to the log what that says
+        self.running: list[tuple[str, float, subprocess.Popen[bytes], subprocess.Popen[bytes]]] = []
 
     @classmethod
     def of_environment(cls, results: Path) -> "OnEnd":
@@ -111,26 +107,28 @@ class OnEnd:
                 ["/bin/sh", "-c", self.command], env=os.environ | end.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 cwd=self.log.parent.parent, start_new_session=True,
             )  # fmt: skip
-        self.running.append((end.run, time.monotonic(), process))
-        self.logging.append(keep)
+        self.running.append((end.run, time.monotonic(), process, keep))
 
     def finish(self) -> list[str]:
         """Wait for the commands, each for a minute at most; returns warnings about those that failed."""
-        warnings = [warning for each in self.running if (warning := self._outcome(*each))]
-        for keep in self.logging:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # something that the command left running may still write
-                keep.wait(LOG_SECONDS)
-        return warnings
+        return [
+            f"tracking.on_end: the command for {run} {failure}. Its output is in {self.log}"
+            for run, began, process, keep in self.running
+            if (failure := self._failure(began, process, keep))
+        ]
 
-    def _outcome(self, run: str, began: float, process: subprocess.Popen[bytes]) -> str | None:
+    def _failure(self, began: float, process: subprocess.Popen[bytes], keep: subprocess.Popen[bytes]) -> str | None:
         try:
             code = process.wait(max(0.0, began + LONGEST_SECONDS - time.monotonic()))
+            failure = f"failed with exit code {code}" if code else None
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return f"tracking.on_end: the command for {run} was killed after {LONGEST_SECONDS:g} seconds. Its output is in {self.log}"
-        return f"tracking.on_end: the command for {run} failed with exit code {code}. Its output is in {self.log}" if code else None
+            failure = f"was killed after {LONGEST_SECONDS:g} seconds"
+        with contextlib.suppress(subprocess.TimeoutExpired):  # something that the command left running may still write
+            keep.wait(LOG_SECONDS)
+        return failure
 
 
 # --- The loop
@@ -143,10 +141,7 @@ LOCAL_UI = "http://127.0.0.1:5000"  # where show_runs.py serves MLflow's pages
 class Options:
     results: Path
     given_uri: str  # as in tracking.uri
-    arguments: Namespace  # of the command line, with those that the extras have added
-    models: bool  # whether the best one is registered
-    once: bool
-    interval: float  # seconds between two passes
+    arguments: Namespace  # of follow_runs.py, with those that the extras have added
 
     @cached_property
     def uri(self) -> str:
@@ -160,7 +155,7 @@ class Options:
     @property
     def to_repeat(self) -> str:
         """The command that brings MLflow up to date by hand."""
-        return shlex.join(command(self.results, self.given_uri, self.arguments, self.models, "--once"))
+        return shlex.join(command(self.results, self.given_uri, self.arguments, not self.arguments.no_models, "--once"))
 
     @property
     def ui(self) -> str:
@@ -188,7 +183,6 @@ class Loop:
         self.options, self.lease, self.is_over = options, lease, is_over
         self.follower: Follower | None = None
         self.local: DatabaseElsewhere | None = None
-        self.postponed: Postponed | None = None  # made with the follower, as it needs MLflow
         self.registrar = Registrar(options.given_uri, options.results / ".register_model.log")
         self.on_end = OnEnd.of_environment(options.results)
         self.open_elsewhere: Callable[[Path, Callable[[], None]], DatabaseElsewhere] | None = None
@@ -205,7 +199,7 @@ class Loop:
         of_one_run: bool | None = None  # of the last problem; None if there is none
         while not last:
             # checked before the pass, so that the last pass sees everything the process wrote before it ended
-            last = self.options.once or self.is_over()
+            last = self.options.arguments.once or self.is_over()
             problem = self._pass(last)
             failures = failures + 1 if problem and not problem.of_one_run else 0
             if problem and (last or of_one_run is not problem.of_one_run):
@@ -213,9 +207,9 @@ class Loop:
                 warn(f"{problem.what}. {later}")
             of_one_run = problem.of_one_run if problem else None
             if not last:
-                longest = max(LONGEST_PAUSE_SECONDS, self.options.interval)
-                self._pause(min(self.options.interval * 2 ** min(failures, 10), longest))
-        if self.follower and not problem and (self.options.once or self.follower.runs()):
+                longest = max(LONGEST_PAUSE_SECONDS, self.options.arguments.interval)
+                self._pause(min(self.options.arguments.interval * 2 ** min(failures, 10), longest))
+        if self.follower and not problem and (self.options.arguments.once or self.follower.runs()):
             self._print_addresses(self.follower)
         for warning in self.on_end.finish():
             warn(warning)
@@ -231,7 +225,7 @@ class Loop:
                 self._start_again(last)
             if follower.has_lost_its_runs(check_now=last):
                 follower.forget()
-                self.registrar.forget()
+                self.registrar.asked.clear()  # registered models may have been deleted
             problem = self._update(follower, last)
             if self.local and (warning := self.local.copy(complete=True) if last else self.local.copy_when_due()):
                 warn(warning)
@@ -245,15 +239,13 @@ class Loop:
             return problem_with(self.options.uri, error)
 
     def _update(self, follower: "Follower", last: bool) -> Problem | None:
-        from snaketrain.tracking.following import Postponed, full_pass
-
         if last:
             follower.jobs.asked_at = None  # ask SLURM again
-        self.postponed = Postponed() if last or self.postponed is None else self.postponed
-        problem = full_pass(follower, self._note if last else lambda text: None, self.postponed)
+            follower.failed.clear()  # and try all runs again
+        problem = follower.update_all(self._note if last else lambda doing: None)
         for end in follower.ends.values():
             self.on_end.notify(end, last)
-        due = follower.unregistered if self.options.models else set()
+        due = follower.unregistered if not self.options.arguments.no_models else set()
         if not last:
             self.registrar.start(due)
         elif failed := self.registrar.finish(due, self._note):

@@ -8,7 +8,6 @@ import shlex
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import mlflow
 from mlflow import MlflowClient
@@ -32,17 +31,6 @@ RUN_KEY, PARENT, NOTE = "pipeline.run_key", "mlflow.parentRunId", "mlflow.note.c
 TEXTS = (".json", ".csv", ".txt", ".diff", ".html", ".py", ".log", ".jsonl")  # may contain a password
 LONGEST_TEXT_BYTES = 20_000_000
 TAIL_BYTES = 100_000
-
-
-class OfModel(NamedTuple):
-    """The model that a metric belongs to, and the data on which it was measured; most metrics belong to none."""
-
-    model_id: str | None = None
-    dataset: str | None = None
-    digest: str | None = None
-
-
-NO_MODEL = OfModel()
 
 
 class ExperimentDeleted(Exception):
@@ -148,11 +136,10 @@ class Store:
     def tags(self, run_id: str, tags: dict[str, str]) -> None:
         self.client.log_batch(run_id, tags=[RunTag(k[:LONGEST_KEY], cut(v, LONGEST_TAG)) for k, v in tags.items()])
 
-    def points(self, run_id: str, points: list[Point], model: OfModel = NO_MODEL) -> None:
-        """Points are (name, value, time, step); MLflow stores identical ones once. With a model, they belong to the model too."""
+    def points(self, run_id: str, points: list[Point], of_model: tuple[str, str, str] | tuple[()] = ()) -> None:
+        """Points are (name, value, time, step); MLflow stores identical ones once. `of_model`: its id, and name and digest of the data."""
         metrics = [
-            Metric(allowed(name), five_digits(name, value), milliseconds(time), step, model.model_id, model.dataset, model.digest)
-            for name, value, time, step in points
+            Metric(allowed(name), five_digits(name, value), milliseconds(time), step, *of_model) for name, value, time, step in points
         ]
         for start in range(0, len(metrics), METRICS_AT_ONCE):
             self.client.log_batch(run_id, metrics=metrics[start : start + METRICS_AT_ONCE])

@@ -20,7 +20,7 @@ from snaketrain.runtime.manifests import read_manifest, read_result, write_check
 from snaketrain.runtime.stages import by_name
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tracking import tracked
-from snaketrain.tracking.mlflow_store import OfModel, Store, training_run
+from snaketrain.tracking.mlflow_store import Store, training_run
 from snaketrain.tracking.stage_results import Evaluated
 from snaketrain.tracking.tracked import LONGEST_TAG, allowed_model_name, cut
 from snaketrain.tracking.views import short_name
@@ -189,7 +189,7 @@ def log_model(folder: Path, run: JsonObject, run_id: str, store: Store) -> str:
         store.client.log_outputs(run_id, [LoggedModelOutput(found.model_id, winner["step"])])
     if results := Evaluated.read(folder):
         data = tracked.dataset(run, None)
-        store.points(run_id, results.points(), OfModel(found.model_id, data["name"], data["digest"]))
+        store.points(run_id, results.points(), (found.model_id, data["name"], data["digest"]))
     return str(found.model_id)
 
 

@@ -9,7 +9,6 @@ from snaketrain.evaluation.comparing import standing
 from snaketrain.runtime.manifests import Manifest, write_checked
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked
-from snaketrain.tracking.database import stamp_of
 from snaketrain.tracking.mlflow_store import NOTE, PARENT, ExperimentDeleted, Store, run_key
 from snaketrain.tracking.tracked import Point, allowed
 
@@ -133,15 +132,8 @@ class StageRuns:
 
     def __init__(self, results: Path, store: Store):
         self.results, self.store = results, store
-        self._data: dict[str, str | None] = {}
-        self._sent: dict[Path, list[int]] = {}  # manifests of SHARED, as they were
         self._data_experiment: str | None = None
         self.deleted: ExperimentDeleted | None = None  # the experiment of the data
-
-    def forget(self) -> None:
-        self._data.clear()
-        self._sent.clear()
-        self.deleted = None
 
     def data(self, run: JsonObject, experiment: str) -> tuple[Manifest | None, str | None]:
         """The data that a training read, and the MLflow run of its preparation."""
@@ -149,16 +141,14 @@ class StageRuns:
         prepared = tracked.prepared(run, self.results)
         if prepared is None:
             return None, None
-        if prepared.path not in self._data:
-            points = tracked.data_points(prepared.facts, prepared.finished)
-            tags = {"pipeline.stage": "prepare", "pipeline.data": prepared.content}
-            files = [prepared.folder / name for name in ("report.json", "manifest.json")]
-            try:
-                self._data[prepared.path] = self._shared_run(prepared, experiment, prepared.folder.name, tags, points, files)
-            except ExperimentDeleted as error:  # trainings are recorded nevertheless
-                self.deleted = error
-                return prepared, None
-        return prepared, self._data[prepared.path]
+        points = tracked.data_points(prepared.facts, prepared.finished)
+        tags = {"pipeline.stage": "prepare", "pipeline.data": prepared.content}
+        files = [prepared.folder / name for name in ("report.json", "manifest.json")]
+        try:
+            return prepared, self._shared_run(prepared, experiment, prepared.folder.name, tags, points, files)
+        except ExperimentDeleted as error:  # trainings are recorded nevertheless
+            self.deleted = error
+            return prepared, None
 
     def shared(self) -> list[Path]:
         """Manifests of stages that no training leads to directly."""
@@ -166,20 +156,15 @@ class StageRuns:
 
     def update_shared(self, path: Path) -> None:
         """Update the run of one of them, beside that of the first training's data; before there is a training, it has no experiment."""
-        state = stamp_of(path)
-        if state is None or state == self._sent.get(path) or self._data_experiment is None or not (made := tracked.manifest(path)):
+        if self._data_experiment is None or not (made := tracked.manifest(path)):
             return
         points = [("files", float(len(made.files)), made.finished, 0)]
         name, files = f"{made.stage} {path.parent.name}", summaries(made)
-        try:
-            self._shared_run(made, self._data_experiment, name, {"pipeline.stage": made.stage}, points, files, path.parent.name)
-            self._sent[path] = state
-        except ExperimentDeleted as error:
-            self.deleted = error
+        self._shared_run(made, self._data_experiment, name, {"pipeline.stage": made.stage}, points, files, path.parent.name)
 
-    def comparison(self) -> None:
+    def update_comparison(self, path: Path) -> None:
         """The latest comparison, with its page."""
-        made = tracked.manifest(self.results / "comparison/manifest.json")
+        made = tracked.manifest(path)
         if made is None or not (names := made.facts.get("runs")):
             return
         if first := tracked.read_json(self.results / "runs" / names[0] / "training/run.json"):

@@ -107,14 +107,6 @@ def manifest(path: Path) -> Manifest | None:
         return None
 
 
-def described(training: Path) -> JsonObject | None:
-    """The run.json of a training; a ValueError if it is of an earlier version, which a new start of the workflow replaces."""
-    run = read_json(training / "run.json")
-    if run and not isinstance(run.get("settings"), dict):
-        raise ValueError(f"{training}/run.json is of an earlier version of snaketrain")
-    return run
-
-
 def result(made: Manifest, name: str) -> JsonObject | None:
     """A result of a stage; None if it is not what was written, which is told."""
     try:
@@ -321,11 +313,6 @@ def problem_with(uri: str, error: Exception) -> Problem:
     if re.search(r"(error|status) code 40[13]", text):
         return Problem(
             f"MLflow at {uri}: access denied", "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-        )
-    if re.search(r"table \S+ already exists", text):
-        return Problem(
-            f"MLflow at {uri}: the database is incomplete, since its creation was interrupted",
-            "Delete its file: it is made again from the files of the runs",
         )
     return Problem(f"MLflow at {uri}: {first_line(error)}", "Start it, or correct tracking.uri")
 

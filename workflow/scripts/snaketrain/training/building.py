@@ -39,11 +39,10 @@ PICKLED = (".pt", ".pth", ".bin")
 
 def start_from(modules: dict[str, nn.Module], folder: Path, chosen: InitialWeights) -> None:
     """Copy tensors of the same name, once `part` is replaced by `into`; log or refuse those without a counterpart."""
-    into = chosen.part if chosen.into is None else chosen.into
-    given = {
-        (into or "") + name.removeprefix(chosen.part or ""): tensor for name, tensor in read(folder).items() if within(name, chosen.part)
-    }
-    wanted = {name: tensor for name, tensor in named(modules).items() if within(name, into)}
+    part = chosen.part or ""
+    into = part if chosen.into is None else chosen.into
+    given = {into + name.removeprefix(part): tensor for name, tensor in read(folder).items() if name.startswith(part)}
+    wanted = {name: tensor for name, tensor in named(modules).items() if name.startswith(into)}
     fits = {name for name in given.keys() & wanted.keys() if given[name].shape == wanted[name].shape}
     filled = {place(wanted[name]) for name in fits}
     problems = {
@@ -56,13 +55,13 @@ def start_from(modules: dict[str, nn.Module], folder: Path, chosen: InitialWeigh
     mismatches = "; ".join(f"{len(names)} {what}: {shortened(names)}" for what, names in problems.items() if names)
     if mismatches and (chosen.strict or not fits):
         raise SystemExit(
-            f"model.initial_weights: do not match the model: {mismatches}. Correct `part` ({chosen.part}) and `into` ({into}), "
+            f"model.initial_weights: do not match the model: {mismatches}. Correct `part` ({chosen.part}) and `into` ({into or None}), "
             "or set `strict: false` to take what fits."
         )
     with torch.no_grad():
         for name in fits:
             wanted[name].copy_(given[name])
-    logging.info("initial weights: %d tensors of %s%s", len(fits), chosen.part or "the whole file", f"; {mismatches}" if mismatches else "")
+    logging.info("initial weights: %d tensors of %s%s", len(fits), part or "the whole file", f"; {mismatches}" if mismatches else "")
 
 
 def read(folder: Path) -> dict[str, Tensor]:
@@ -103,10 +102,6 @@ def named(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
         for module_name, module in modules.items()
         for name, tensor in module.state_dict().items()
     }
-
-
-def within(name: str, prefix: str | None) -> bool:
-    return name.startswith(prefix or "")
 
 
 def place(tensor: Tensor) -> tuple[int, torch.Size]:

@@ -46,37 +46,14 @@ class Callback:
         """The inverse of `state_dict`."""
 
 
-class Callbacks(Callback):
-    """Several callbacks as one; the state of each is kept under the name of its class."""
+class Callbacks:
+    """Several callbacks; the state of each is kept under the name of its class."""
 
     def __init__(self, callbacks: Sequence[Callback]):
         self.callbacks = callbacks
 
-    def on_train_start(self, state: TrainState) -> None:
-        self._call("on_train_start", state)
-
-    def on_step_end(self, state: TrainState, outcome: StepOutcome) -> None:
-        self._call("on_step_end", state, outcome)
-
-    def on_log(self, state: TrainState, figures: dict[str, float]) -> None:
-        self._call("on_log", state, figures)
-
-    def on_evaluation_step(self, state: TrainState) -> None:
-        self._call("on_evaluation_step", state)
-
-    def on_evaluation(self, state: TrainState, metrics: dict[str, float]) -> None:
-        self._call("on_evaluation", state, metrics)
-
-    def on_checkpoint(self, state: TrainState, step: int) -> None:
-        self._call("on_checkpoint", state, step)
-
-    def on_train_end(self, state: TrainState) -> None:
-        self._call("on_train_end", state)
-
-    def on_error(self, state: TrainState, error: BaseException) -> None:
-        self._call("on_error", state, error)
-
-    def _call(self, hook: str, state: TrainState, *given: object) -> None:
+    def call(self, hook: str, state: TrainState, *given: object) -> None:
+        """The hook of this name, of each."""
         for callback in self.callbacks:
             before = state.finished_early, state.rate_scale
             getattr(callback, hook)(state, *given)

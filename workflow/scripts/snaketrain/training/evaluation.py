@@ -15,8 +15,8 @@ from snaketrain.data.loading.training_data import Batch, TrainingData
 from snaketrain.tasks.base import Outputs, on_device
 from snaketrain.tasks.metrics import Measuring
 from snaketrain.training.metric_window import check_names
-from snaketrain.training.recovery import explain_evaluation, is_out_of_memory
 from snaketrain.training.state import TrainState
+from snaketrain.training.step import explain_evaluation, is_out_of_memory
 
 # --- Rows of all ranks in the order of the examples: each example once, whatever the number of ranks.
 

@@ -24,8 +24,8 @@ from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.journal import Clock
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.losses import MicroBatches
-from snaketrain.training.recovery import Accumulation
 from snaketrain.training.state import TrainState
+from snaketrain.training.step import Accumulation
 
 
 class TorchSchedule:
@@ -67,15 +67,11 @@ Schedule = Callable[[int, int], float]
 
 @dataclass(frozen=True)
 class Plan:
+    train: Train
     batches: Batches | StreamBatches
     steps: int
     epoch_ends: tuple[int, ...]  # the step that ends each epoch; the last one may lie beyond `steps`
-    evaluations_per_epoch: int
-    evaluate_every: int | None
-    save_every: int | None  # steps; none: at each evaluation, or by time
-    save_minutes: float | None
     warmup_steps: int
-    learning_rate: float
     schedule: Schedule
     group_schedules: dict[int, Schedule]  # of the groups that have their own, by their number in `train.groups`
     branch_steps: tuple[int, ...] = ()  # at which other trainings leave this one; it ends at the last of them
@@ -98,22 +94,15 @@ class Plan:
             )
         if total and train.decay_steps and (problem := train.too_long_decay(total)):
             raise SystemExit(f"train.schedule.arguments: {problem}.")
-        return cls(
-            batches, total, tuple(ends), train.evaluations_per_epoch, train.evaluate_every, train.save_every, train.save_every_minutes, warmup,
-            train.learning_rate, schedule, of_groups, tuple(sorted(branch_steps)),
-        )  # fmt: skip
+        return cls(train, batches, total, tuple(ends), warmup, schedule, of_groups, tuple(sorted(branch_steps)))
 
     @property
     def last(self) -> int:
         """The last step that is taken."""
         return self.branch_steps[-1] if self.branch_steps else self.steps
 
-    def epoch_of(self, step: int) -> int:
-        """The epoch, from 0, in which a step is taken; steps count from 1."""
-        return bisect.bisect_left(self.epoch_ends, step)
-
     def epochs_done(self, step: int) -> float:
-        epoch, (first, last) = self.epoch_of(step), self._bounds(step)
+        epoch, first, last = self._epoch(step)
         return epoch + (step - first) / (last - first)
 
     def step_at(self, share: float) -> int:
@@ -124,24 +113,19 @@ class Plan:
         """At equal intervals within each epoch, or every `evaluate_every` steps; and at the end."""
         if step == self.steps:
             return True
-        if self.evaluate_every is not None:
-            return step % self.evaluate_every == 0
-        (first, last), n = self._bounds(step), self.evaluations_per_epoch
-        within, length = step - first, last - first
+        if self.train.evaluate_every is not None:
+            return step % self.train.evaluate_every == 0
+        _, first, last = self._epoch(step)
+        within, length, n = step - first, last - first, self.train.evaluations_per_epoch
         return (within * n) // length > ((within - 1) * n) // length
 
-    @property
-    def saves_evaluations(self) -> bool:
-        """Whether every evaluated step is saved, rather than only the best so far."""
-        return self.save_every is None and self.save_minutes is None
-
     def saves_at(self, step: int) -> bool:
-        """Regardless of the metrics and of the time."""
+        """Regardless of the metrics and of the time. Without a setting for it, every evaluated step is saved, and not only the best so far."""
         if step == self.steps or step in self.branch_steps:
             return True
-        if self.saves_evaluations:
-            return self.evaluates_at(step)
-        return self.save_every is not None and step % self.save_every == 0
+        if self.train.save_every is None:
+            return self.train.save_every_minutes is None and self.evaluates_at(step)
+        return step % self.train.save_every == 0
 
     def learning_rate_at(self, step: int) -> float:
         """The rate of the update that leads to `step`: a linear warm-up, then the schedule."""
@@ -160,12 +144,13 @@ class Plan:
     def _rate(self, schedule: Schedule, step: int) -> float:
         done = step - 1
         if done < self.warmup_steps:
-            return self.learning_rate * done / self.warmup_steps
-        return self.learning_rate * schedule(done - self.warmup_steps, max(1, self.steps - self.warmup_steps))
+            return self.train.learning_rate * done / self.warmup_steps
+        return self.train.learning_rate * schedule(done - self.warmup_steps, max(1, self.steps - self.warmup_steps))
 
-    def _bounds(self, step: int) -> tuple[int, int]:
-        epoch = self.epoch_of(step)
-        return (self.epoch_ends[epoch - 1] if epoch else 0), self.epoch_ends[epoch]
+    def _epoch(self, step: int) -> tuple[int, int, int]:
+        """The epoch, from 0, in which a step is taken; the step before it, and its last one."""
+        epoch = bisect.bisect_left(self.epoch_ends, step)
+        return epoch, (self.epoch_ends[epoch - 1] if epoch else 0), self.epoch_ends[epoch]
 
 
 def batches_of(train: Train, lengths: Lengths | None, counts: BatchCounts | None = None) -> Batches | StreamBatches:
@@ -237,11 +222,6 @@ class PlannedSteps:
         assert self.upcoming, "the caller has looked"
         taken, self.upcoming = self.upcoming, next(self._loaded, None)
         return taken
-
-    def done(self, step: int) -> None:
-        """A checkpoint resumes a stream after this step."""
-        if self.stream:
-            self.stream.done(step)
 
     def load(self, ids: np.ndarray, epoch: int) -> MicroBatches:
         return load_batch(self.data, Request(ids, self.share(ids), epoch)).microbatches

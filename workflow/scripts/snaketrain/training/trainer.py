@@ -2,17 +2,18 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sized
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from snaketrain.config.references import load
 from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.examples import Splits, digest_of
+from snaketrain.data.loading.loader import Loader
 from snaketrain.models.adapters import describe_adapters
 from snaketrain.runtime.credentials import resolved
-from snaketrain.runtime.journal import Journal
+from snaketrain.runtime.journal import Clock, Journal
 from snaketrain.runtime.run_folder import deciding_settings
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.base import Strategy
@@ -29,22 +30,37 @@ from snaketrain.training.building import (
     selection_settings,
     start_strategy,
 )
-from snaketrain.training.callbacks import Callbacks
-from snaketrain.training.checkpoints.formats import make_format
-from snaketrain.training.checkpoints.ranking import BestMetric
+from snaketrain.training.callbacks import Callback, Callbacks
+from snaketrain.training.checkpoints.formats import FormatName, make_format
+from snaketrain.training.checkpoints.ranking import BY_LOSS, BestMetric, Selection
 from snaketrain.training.checkpoints.store import Checkpoints
-from snaketrain.training.early_stopping import EarlyStopping
+from snaketrain.training.early_stopping import EarlyStopping, KnownEvaluations
 from snaketrain.training.evaluation import evaluate
-from snaketrain.training.known_evaluations import KnownEvaluations
 from snaketrain.training.metric_window import MetricWindow
-from snaketrain.training.options import StopAgreement, TrainerOptions
 from snaketrain.training.plan import Plan, PlannedStep, PlannedSteps, folder_name
-from snaketrain.training.recovery import Accumulation, NonfiniteSteps
 from snaketrain.training.state import Stateful, StepOutcome, TrainState
-from snaketrain.training.step import train_step
-from snaketrain.training.trajectory import Record
+from snaketrain.training.step import Accumulation, NonfiniteSteps, train_step
+from snaketrain.training.trajectory import Record, Trajectory
 from snaketrain.training.watching import open_journals
 from snaketrain.training.weight_average import averages_in_place
+
+
+@dataclass(frozen=True)
+class TrainerOptions:
+    """How a training is watched, saved and stopped, and how its batches are loaded."""
+
+    selection: Selection = BY_LOSS  # which metric ranks the checkpoints
+    keep_best: int = 2
+    checkpoint_format: FormatName = "auto"
+    callbacks: Sequence[Callback] = ()
+    log_every: int = 10
+    reduce_batch_on_oom: bool = False
+    until: int | None = None  # the last step to take now; it is saved, and another start continues from there
+    trajectory: Trajectory | None = None  # fingerprints for the checkpoints, by which other trainings may continue from them
+    resume_changed: bool = False  # continue a training that was begun with other settings, whose result is then that of neither
+    loader: Loader = field(default_factory=Loader)
+    stop: Callable[[], bool] = lambda: False  # asked on each rank, at each step and each batch of an evaluation
+    clock: Clock = field(default_factory=lambda: Clock(time.time()))
 
 
 class Trainer:
@@ -77,7 +93,7 @@ class Trainer:
             self.stateful["data"] = self.planned.stream
         self.newest: StepOutcome | None = None  # the device may not know yet whether it is applied
         self.stopping = False
-        self.owed = False  # whether this step is still to be evaluated, because a stop request came first
+        self.owed = False  # whether this step is still to be evaluated: the initial weights, or where a stop request came first
         self.saved_at = time.monotonic()
 
     @classmethod
@@ -116,19 +132,19 @@ class Trainer:
         try:
             self.resume()
             task.on_worker_start()
-            self.callbacks.on_train_start(state)
+            self.callbacks.call("on_train_start", state)
             self.known.measure(self)
             self.clock.to("steps")
             if state.step:
                 self.report_checkpoint(state.step)  # the last attempt may have been killed before it did
-            if state.step in (0, *self.plan.epoch_ends, self.plan.last):
-                self.evaluate_if_owed()
+            if self.owed and state.step in (0, *self.plan.epoch_ends, self.plan.last):
+                self.evaluate(saved=True)
             with self.planned.loading():
                 self.train_epochs()
             self.finish()
-            self.callbacks.on_train_end(state)
+            self.callbacks.call("on_train_end", state)
         except BaseException as error:
-            self.callbacks.on_error(state, error)
+            self.callbacks.call("on_error", state, error)
             raise
         return state
 
@@ -137,7 +153,8 @@ class Trainer:
         while planned.upcoming and not self.over:
             epoch = planned.upcoming.epoch
             task.on_epoch_start(epoch, state.plain_modules())
-            self.evaluate_if_owed()
+            if self.owed:
+                self.evaluate(saved=True)
             if not self.over:
                 task.train_epoch(epoch, self.steps(epoch))
             while self.has_steps_in(epoch):  # steps that the task left out
@@ -149,7 +166,8 @@ class Trainer:
             current = self.planned.take()
             yield partial(self.train_step, current)
             self.state.step = current.step
-            self.planned.done(current.step)
+            if self.planned.stream:  # which a checkpoint resumes after this step
+                self.planned.stream.done(current.step)
             if current.step == self.plan.epoch_ends[epoch]:  # before the checkpoint, which holds what it changes
                 self.state.task.on_epoch_end(epoch, self.state.plain_modules())
             self.after_step(self.newest)
@@ -173,7 +191,7 @@ class Trainer:
             _, stopping, saving = self.planned.upcoming.summed()
             self.stopping = self.stopping or stopping > 0
         if outcome and outcome.step == state.step:
-            self.callbacks.on_step_end(state, outcome)
+            self.callbacks.call("on_step_end", state, outcome)
         self.report_checkpoints()
         if outcome and (state.step % self.options.log_every == 0 or state.step == self.plan.steps):
             self.log(outcome)
@@ -238,36 +256,34 @@ class Trainer:
         figures = self.window.close(counts) | {"learning_rate": outcome.learning_rate, "gradient_norm": outcome.gradient_norm.item()}
         figures["epoch"] = self.plan.epochs_done(self.state.step)
         self.journal.write("train", step=self.state.step, metrics=figures, spent=self.clock.spent())
-        self.callbacks.on_log(self.state, figures)
+        self.callbacks.call("on_log", self.state, figures)
         self.window.reopen()
 
     def evaluate(self, saved: bool = False) -> None:
         """Evaluate and save. On a stop request only save, since there may be half a minute left; the next attempt evaluates."""
         self.settle()
         # there is no step during which to exchange this ahead, and an evaluation synchronises the ranks anyway
-        self.stopping = self.stopping or self.state.strategy.all_reduce_scalars(self.options.stop.requested())[0] > 0
+        self.stopping = self.stopping or self.state.strategy.all_reduce_scalars(self.options.stop())[0] > 0
         step, metrics = self.state.step, None if self.stopping else self.measure()
         self.owed = metrics is None
         if metrics is not None:
-            self.callbacks.on_evaluation(self.state, metrics)
+            self.callbacks.call("on_evaluation", self.state, metrics)
             self.journal.write("eval", step=step, metrics=metrics, spent=self.clock.spent())
         best = metrics is not None and step > 0 and self.best.improved(metrics)
         if (step or self.plan.steps == 0) and (best or self.over or self.plan.saves_at(step)) and not (self.owed and saved):
             self.save(metrics)
 
-    def evaluate_if_owed(self) -> None:
-        """The initial weights, or the step at which the last attempt was stopped."""
-        if self.owed:
-            self.evaluate(saved=True)
-
     def measure(self) -> dict[str, float] | None:
         if not len(self.data.dev):  # nothing is trained, so that nothing is selected either
             return {}
-        agreement = StopAgreement(self.state.strategy, self.options.stop)
+        exchanged: Callable[[], list[float]] | None = None
 
         def may_continue() -> bool:
-            self.callbacks.on_evaluation_step(self.state)
-            self.stopping = agreement.poll()
+            """Each answer was all-reduced during the batch before, so that no rank waits for another."""
+            nonlocal exchanged
+            self.callbacks.call("on_evaluation_step", self.state)
+            before, exchanged = exchanged, self.state.strategy.all_reduce_scalars_ahead(self.options.stop())
+            self.stopping = before is not None and before()[0] > 0
             return not self.stopping
 
         with self.window.paused(), self.clock.during("evaluation"), averages_in_place(self.state):
@@ -307,8 +323,8 @@ class Trainer:
 
     def requests(self) -> tuple[bool, bool]:
         """Whether this rank is asked to stop, and whether it is time to save; ranks exchange both a step ahead."""
-        minutes = self.plan.save_minutes if self.state.rank == 0 else None
-        return self.options.stop.requested(), minutes is not None and time.monotonic() - self.saved_at > 60 * minutes
+        minutes = self.train.save_every_minutes if self.state.rank == 0 else None
+        return self.options.stop(), minutes is not None and time.monotonic() - self.saved_at > 60 * minutes
 
     def finish(self) -> None:
         self.settle()
@@ -323,7 +339,7 @@ class Trainer:
     def report_checkpoint(self, step: int) -> None:
         self.journal.write("checkpoint", step=step, path=f"checkpoints/{folder_name(step)}")
         if self.state.rank == 0:  # which alone knows when a checkpoint is complete
-            self.callbacks.on_checkpoint(self.state, step)
+            self.callbacks.call("on_checkpoint", self.state, step)
 
 
 def trainer_class(train: Train, default: type[Trainer] = Trainer) -> type[Trainer]:

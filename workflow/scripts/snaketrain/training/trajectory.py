@@ -52,12 +52,9 @@ MEASURING = (
 # ... or decide when a training ends, what it reports, and the learning rates, which are compared themselves. What else the metrics decide is
 # in `early_stopping` too, and counts where they decide anything.
 NOT_MEASURING = (
-    "snaketrain.training.attempt",
     "snaketrain.training.early_stopping",
-    "snaketrain.training.known_evaluations",
     "snaketrain.training.metric_window",
     "snaketrain.training.schedules",
-    "snaketrain.training.options",
     "snaketrain.training.trajectory",
 )
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from torch.profiler import ProfilerActivity, profile
@@ -292,31 +292,22 @@ class StallWatchdog(Callback):
         self.beat()
         threading.Thread(target=self._watch, name="stall watchdog", daemon=True).start()
 
-    def beat(self) -> None:
+    def beat(self, *_: Any, **__: Any) -> None:
         self.longest_seconds = max(self.longest_seconds, self.idle_seconds)
         self.idle_seconds = 0.0
         if self.is_late:
             self.is_late = False
             self._stack.unlink(missing_ok=True)
 
-    def close(self) -> None:
+    def close(self, *_: Any, **__: Any) -> None:
         self.closed.set()
+
+    on_step_end = on_evaluation_step = on_checkpoint = beat
+    on_train_end = close
 
     def on_train_start(self, state: TrainState) -> None:
         self.beat()
         self.longest_seconds = 0.0  # the start may have taken longer than any step
-
-    def on_step_end(self, state: TrainState, outcome: StepOutcome) -> None:
-        self.beat()
-
-    def on_evaluation_step(self, state: TrainState) -> None:
-        self.beat()
-
-    def on_checkpoint(self, state: TrainState, step: int) -> None:
-        self.beat()
-
-    def on_train_end(self, state: TrainState) -> None:
-        self.close()
 
     def _watch(self) -> None:
         polled = time.monotonic()

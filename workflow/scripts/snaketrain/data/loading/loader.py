@@ -7,10 +7,9 @@ import os
 import signal
 import time
 import traceback
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -45,23 +44,23 @@ class Request:
 
 @dataclass(frozen=True)
 class Loaded:
+    request: Request
     microbatches: list[tuple[MicroBatch, Batch]]
     position: Position | None = None  # of a stream
 
     def __getstate__(self) -> dict[str, Any]:
         """On the way from a worker."""
         sent = [(each, {name: light(tensor) for name, tensor in batch.items()}) for each, batch in self.microbatches]
-        return {"microbatches": sent, "position": self.position}
+        return vars(self) | {"microbatches": sent}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         found = [(each, {name: torch.as_tensor(part) for name, part in batch.items()}) for each, batch in state["microbatches"]]
-        object.__setattr__(self, "microbatches", found)
-        object.__setattr__(self, "position", state["position"])
+        vars(self).update(state | {"microbatches": found})
 
     def pin_memory(self) -> "Loaded":
         """Called by torch's DataLoader; copies from pinned memory to a GPU do not wait."""
         pinned = [(each, {name: tensor.pin_memory() for name, tensor in batch.items()}) for each, batch in self.microbatches]
-        return Loaded(pinned, self.position)
+        return replace(self, microbatches=pinned)
 
 
 def light(tensor: torch.Tensor) -> torch.Tensor | np.ndarray:
@@ -95,7 +94,7 @@ class Failure:
 
 def load(data: Loadable, request: Request) -> Loaded:
     microbatches = [(microbatch, data.batch(microbatch.ids, request.epoch)) for microbatch in request.microbatches]
-    return Loaded(microbatches, data.position if isinstance(data, Stream) else None)
+    return Loaded(request, microbatches, data.position if isinstance(data, Stream) else None)
 
 
 class Requested(Dataset[Loaded | Failure]):
@@ -202,16 +201,9 @@ class Loader:
             yield from self._in_workers(data, chain(first, asked), len(first))
 
     def _in_workers(self, data: Loadable, requests: Iterator[Request], workers: int) -> Iterator[tuple[Request, Loaded]]:
-        sent: deque[Request] = deque()
-
-        def sending() -> Iterator[Request]:
-            for request in requests:
-                sent.append(request)
-                yield request
-
-        with closing(load_in_workers(data, sending(), workers, self.pin_memory)) as batches:
+        with closing(load_in_workers(data, requests, workers, self.pin_memory)) as batches:
             for loaded in batches:
-                yield sent.popleft(), loaded
+                yield loaded.request, loaded
 
     def _here(self, data: Loadable, requests: Iterator[Request], waiting: Waiting) -> Iterator[tuple[Request, Loaded]]:
         for number, request in enumerate(requests):

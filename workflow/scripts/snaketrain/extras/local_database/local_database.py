@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from snaketrain.runtime.file_systems import has_locks, is_network, kind
-from snaketrain.runtime.manifests import digest, write_json
-from snaketrain.tracking.database import SQLITE, must_be_copied, replace, stamp_of
+from snaketrain.runtime.manifests import digest, stamp_of, write_json
+from snaketrain.tracking.database import SQLITE, must_be_copied, replace
 from snaketrain.tracking.tracked import read_json
 
 RECORD = ".mlflow_copy.json"  # in the results: the state of the copy when it was made

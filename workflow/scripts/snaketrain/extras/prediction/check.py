@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from snaketrain.config.schema import Settings
 from snaketrain.config.schema.evaluation import placed_in
+from snaketrain.data.cells import BadData
 from snaketrain.data.fetching import source_files
-from snaketrain.data.reading import check_inputs
+from snaketrain.data.reading import check_columns, readable
 from snaketrain.extras.prediction.settings import Inputs, inputs_of
 from snaketrain.orchestration.named_code import TASKS, takes_generate, without_generation
 from snaketrain.orchestration.preflight import files
@@ -41,5 +42,9 @@ def unreadable(run: Settings) -> Iterator[str]:
         problems = list(files(f"predict.{name}", inputs.source))
         if not problems and not inputs.is_remote:
             reading = inputs.reading(run.data, inputs.asks_for_text(run.data) and takes_generate(run.train.task.use))
-            problems = check_inputs(reading, source_files(inputs.source), [inputs.id] if inputs.id else [])
+            try:
+                further = [("id", inputs.id)] if inputs.id else []
+                problems = check_columns(reading, "input", readable(source_files(inputs.source), reading), further=further)
+            except BadData as error:
+                problems = [str(error)]
         yield from (placed_in(f"predict.{name}", Inputs, problem) for problem in problems)

@@ -16,7 +16,6 @@ from snaketrain.config.errors import problems_of
 from snaketrain.config.schema import Model, Source
 from snaketrain.config.schema.evaluation import Generate
 from snaketrain.data.fetching import describe, local_files
-from snaketrain.data.locations import told
 from snaketrain.extras.prediction.settings import ReadInputs, text_problems
 from snaketrain.runtime import stages
 from snaketrain.runtime.rank_logs import log_to, quiet_libraries
@@ -79,7 +78,7 @@ def predict(args: argparse.Namespace) -> None:
             raise ValueError(problems[0])
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    for line in told(found.left_out):
+    for line in found.told():
         print(f"--input: {line}", flush=True)
     files, output = list(found.files.values()), args.output or default_output(args.input)
 

@@ -47,8 +47,8 @@ def answers(rows: Rows, missing: list[Json], facts: JsonObject) -> dict[str, lis
         for name, cells in report.columns(report.labels(missing), rows).items():
             if name != "label":
                 columns[name] = [*cells] if has_classes and name.startswith("predicted") else numbers(cells)
-        if shortened := report.shortened(scored=False):
-            print(shortened, flush=True)
+        if said := report.left_out():
+            print(said, flush=True)
     left_out = NOT_SHOWN if report else ("ids", "label")
     return columns | {name: values.tolist() for name, values in flat(rows, left_out).items()}
 

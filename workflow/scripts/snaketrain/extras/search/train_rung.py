@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         training = train_model.train(args, args.share)
     except SystemExit as error:
-        from snaketrain.training.recovery import Diverged
+        from snaketrain.training.step import Diverged
 
         if not isinstance(error, Diverged):
             raise

@@ -12,10 +12,9 @@ import numpy
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.loading import open_table
-from snaketrain.data.preparation import Joined, Preparation
-from snaketrain.data.preparing import DUPLICATE, TEST_IN_DEV, Case, TrainedOn, check_train, report_repetitions, report_untrained
+from snaketrain.data.preparing import DUPLICATE, TEST_IN_DEV, Case, Joined, Preparation, TrainedOn, report_repetitions, report_untrained
 from snaketrain.data.splitting import SPLITS
-from snaketrain.data.surveying import Surveyor
+from snaketrain.data.surveying import Surveyor, check_train
 from snaketrain.extras.shards.dealing import RawFile, whole_files
 from snaketrain.extras.shards.keys import read_keys
 from snaketrain.labels import label_kind

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from snaketrain.runtime.manifests import read_manifest
 
 if TYPE_CHECKING:
-    from snaketrain.data.preparation import Joined, Preparation
+    from snaketrain.data.preparing import Joined, Preparation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,8 +21,7 @@ from snaketrain.runtime.run_folder import loaded_by, record_loaded
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.checkpoints.publishing import damage, publish_again
 from snaketrain.training.checkpoints.ranking import CheckpointState, read_state
-from snaketrain.training.early_stopping import EarlyStopping
-from snaketrain.training.known_evaluations import Evaluations, evaluations
+from snaketrain.training.early_stopping import EarlyStopping, Evaluations, evaluations
 from snaketrain.training.plan import Plan, folder_name
 from snaketrain.training.trajectory import Trajectory, execution_differences
 

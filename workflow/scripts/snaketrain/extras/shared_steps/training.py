@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from snaketrain.training.attempt import Attempt
+    from train_model import Attempt
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

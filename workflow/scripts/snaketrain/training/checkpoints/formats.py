@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,6 @@ from torch.utils._pytree import tree_map_only
 from snaketrain.models.weights import tied_names
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.shards import shard_like
-from snaketrain.training.checkpoints.publishing import Alone, Peers
 from snaketrain.training.checkpoints.rank_state import (
     averaged_tensors,
     by_parameter,
@@ -40,8 +39,8 @@ from snaketrain.training.state import Stateful, TrainState
 from snaketrain.training.weight_average import averages_in_place
 
 FormatName: TypeAlias = Literal["auto", "whole", "sharded"]
+Write: TypeAlias = Callable[[Path], list[Path]]  # writes what was copied into a folder, while training continues
 OPTIMIZER, METADATA = "optimizer", ".metadata"
-T = TypeVar("T")
 
 
 def make_format(name: FormatName, strategy: Strategy) -> "WholeTensors | Sharded":
@@ -95,13 +94,13 @@ class Snapshot:
 class WholeTensors:
     """`<module>.safetensors`, with averages `<module>.averaged.safetensors`, and `<module>.optimizer.pt`."""
 
-    every_rank_writes = False
+    group = None  # rank 0 writes by itself
 
     def __init__(self) -> None:
-        self.peers: Peers = Alone()
         self._snapshot = Snapshot()
 
-    def collect(self, state: TrainState, stateful: dict[str, Stateful]) -> Callable[[Path], list[Path]]:
+    def collect(self, state: TrainState, stateful: dict[str, Stateful]) -> Write | None:
+        """Copy the state; all ranks take part. None on a rank that writes nothing."""
         strategy, weights = state.strategy, dict[str, dict[str, Tensor]]()
         others = self._snapshot.begin(stateful, strategy.rank == 0)
         for name, module in state.modules.items():
@@ -109,15 +108,13 @@ class WholeTensors:
             others[f"{name}.optimizer.pt"] = strategy.optimizer_state(module, state.optimizers[name], self._snapshot.keep)
         with averages_in_place(state):  # so that they are gathered as the weights are: rank 0 may hold those of some layers alone
             weights |= {f"{name}{AVERAGED}": self._weights(state, state.modules[name]) for name in state.averages}
-        return partial(self._write, weights, others)
+        return partial(self._write, weights, others) if strategy.rank == 0 else None
 
     def _weights(self, state: TrainState, module: nn.Module) -> dict[str, Tensor]:
         weights, tied = state.strategy.weights(module), tied_names(state.strategy.unwrapped(module))
         if state.rank != 0:
             return {}
-        # gathered from several ranks, tied weights no longer share their memory
-        untied = _untied({name: tensor for name, tensor in weights.items() if name not in tied})
-        return {name: self._snapshot.keep(tensor) for name, tensor in untied.items()}
+        return {name: self._snapshot.keep(tensor) for name, tensor in weights.items() if name not in tied}
 
     @staticmethod
     def _write(weights: dict[str, dict[str, Tensor]], others: dict[str, object], folder: Path) -> list[Path]:
@@ -143,27 +140,6 @@ class WholeTensors:
         strategy.load_state(module, optimizer, weights, optimizer_state)
 
 
-def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that share memory only once, as safetensors requires; under the name that comes first."""
-    kept: dict[object, str] = {}
-    for name in sorted(weights):
-        kept.setdefault((weights[name].data_ptr(), weights[name].shape) if weights[name].numel() else name, name)
-    return {name: weights[name] for name in kept.values()}
-
-
-class Group:
-    """All ranks, in a process group of its own: while a checkpoint is written, the training uses the others."""
-
-    def __init__(self) -> None:
-        self.group = dist.new_group(backend="gloo", timeout=timedelta(minutes=30))
-        self.rank = dist.get_rank()
-
-    def all_gather_object(self, item: T) -> list[T]:
-        items = [item] * dist.get_world_size()
-        dist.all_gather_object(items, item, group=self.group)
-        return items
-
-
 class Sharded:
     """Each rank writes what it holds, through torch.distributed.checkpoint, and reads only what it needs.
 
@@ -174,18 +150,16 @@ class Sharded:
     `.metadata` in each folder is a pickle, so that it is read only after its digest was compared with the checkpoint's listing.
     """
 
-    every_rank_writes = True
-
     def __init__(self, strategy: Strategy):
-        self.group = Group() if strategy.world_size > 1 else None
-        self.peers: Peers = self.group or Alone()
+        # of its own, since the training uses the others while a checkpoint is written
+        self.group = dist.new_group(backend="gloo", timeout=timedelta(minutes=30)) if strategy.world_size > 1 else None
         options = StagingOptions(
             use_pinned_memory=torch.cuda.is_available(), use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
         )
         self._stager = DefaultStager(options)  # keeps the memory of a copy for the next one
         self._snapshot = Snapshot()
 
-    def collect(self, state: TrainState, stateful: dict[str, Stateful]) -> Callable[[Path], list[Path]]:
+    def collect(self, state: TrainState, stateful: dict[str, Stateful]) -> Write | None:
         files = self._snapshot.begin(stateful, state.rank == 0)
         parts: dict[str, dict[str, object]] = {WEIGHTS: {}, OPTIMIZER: {}}
         for name, module in state.modules.items():
@@ -197,15 +171,15 @@ class Sharded:
             parts[AVERAGES] = {f"{name}.{key}": tensor for name, found in state.averages.items() for key, tensor in found.items()}
         staged = self._stager.stage(parts)
         assert isinstance(staged, dict)  # a future only where staging is asynchronous
-        return partial(self._write, staged, files)
+        return partial(self._write, staged, files, state.rank)
 
-    def _write(self, parts: dict[str, dict[str, object]], files: dict[str, object], folder: Path) -> list[Path]:
+    def _write(self, parts: dict[str, dict[str, object]], files: dict[str, object], rank: int, folder: Path) -> list[Path]:
         """All ranks take part in each call of `dcp.save`; nothing may fail on one rank alone between them."""
-        group = self.group.group if self.group else None
         for part, content in parts.items():
-            save(content, storage_writer=FileSystemWriter(folder / part, sync_files=False), process_group=group, no_dist=group is None)
-        written = [path for part in parts for path in sorted((folder / part).glob(f"__{self.peers.rank}_*"))]
-        if self.peers.rank > 0:
+            writer = FileSystemWriter(folder / part, sync_files=False)
+            save(content, storage_writer=writer, process_group=self.group, no_dist=self.group is None)
+        written = [path for part in parts for path in sorted((folder / part).glob(f"__{rank}_*"))]
+        if rank > 0:
             return written
         for name, small in files.items():
             torch.save(small, folder / name)

@@ -9,16 +9,19 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypedDict, TypeVar
+from typing import TypeAlias, TypedDict, TypeVar
 
+import torch.distributed as dist
 from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 
 from snaketrain.runtime.manifests import file_digest, write_json
 from snaketrain.runtime.strict_json import Json
+from snaketrain.strategies.distributed import all_gather
 from snaketrain.training.checkpoints.ranking import STATE
 
 LISTING = "checkpoint.json"
+GONE = ".gone-"  # prefix of what is being removed
 # torch and safetensors raise errors of their own on a full disk; torch's CheckpointException is not an Exception
 ERRORS = (OSError, RuntimeError, SafetensorError, CheckpointException)
 SECONDS_UNTIL_VISIBLE = 60  # a network file system may show a new file to other nodes late
@@ -34,56 +37,38 @@ class Written(TypedDict):
 Listing: TypeAlias = dict[str, Written]  # by path, relative to the checkpoint
 
 
-class Peers(Protocol):
-    """The ranks that write a checkpoint together."""
+def publish(final: Path, write: Callable[[Path], Iterable[Path]], group: dist.ProcessGroup | None = None) -> None:
+    """Every rank of the group that writes the checkpoint calls this, or rank 0 by itself.
 
-    rank: int
-
-    def all_gather_object(self, item: T) -> list[T]: ...
-
-
-class Alone:
-    """Rank 0 writes by itself."""
-
-    rank = 0
-
-    def all_gather_object(self, item: T) -> list[T]:
-        return [item]
-
-
-def publish(final: Path, mend: Callable[[], None], write: Callable[[Path], Iterable[Path]], peers: Peers) -> None:
-    """Every one of the peers calls this; `write` writes this rank's files into a folder, and returns their paths.
-
-    `mend` removes what a killed process left.
+    `write` writes this rank's files into a folder, and returns their paths.
     """
-    beside = final.with_name(f".{final.name}")
+    beside, first = final.with_name(f".{final.name}"), group is None or dist.get_rank(group) == 0
 
     def begin() -> None:
-        mend()
+        mend(final.parent)
         beside.mkdir(parents=True)
 
     def end() -> None:
         rename(beside, final, {name: written for part in listings for name, written in sorted(part.items())})
 
-    first = peers.rank == 0
     try:
-        together(peers, lambda: begin() if first else None)
-        listings = together(peers, lambda: {str(path.relative_to(beside)): flushed(path) for path in write(beside)})
-        together(peers, lambda: end() if first else None)
+        together(group, lambda: begin() if first else None)
+        listings = together(group, lambda: {str(path.relative_to(beside)): flushed(path) for path in write(beside)})
+        together(group, lambda: end() if first else None)
     except ERRORS:  # not where the folder was taken over: what lies there now is another process's
         if first:
             shutil.rmtree(beside, ignore_errors=True)  # it would take up room
         raise
 
 
-def together(peers: Peers, work: Callable[[], T]) -> list[T]:
-    """What `work` returns on each of the peers. If it fails on one of them, an error on all: none of them waits for another."""
+def together(group: dist.ProcessGroup | None, work: Callable[[], T]) -> list[T]:
+    """What `work` returns on each rank of the group. If it fails on one of them, an error on all: none of them waits for another."""
     try:
         mine: list[T] = [work()]
         error = ""
     except ERRORS as failure:
         mine, error = [], str(failure) or repr(failure)
-    everything = peers.all_gather_object((mine, error))
+    everything = all_gather((mine, error), group) if group else [(mine, error)]
     if failed := [(rank, error) for rank, (_, error) in enumerate(everything) if error]:
         rank, error = failed[0]
         raise OSError(error if len(everything) == 1 else f"rank {rank}: {error}")
@@ -100,9 +85,26 @@ def rename(beside: Path, final: Path, listing: Listing) -> None:
     for folder in {(beside / name).parent for name in listing}:
         flush(folder)
     if final.exists():  # of the same step, saved before it was evaluated
-        final.rename(final.with_name(f".gone-{final.name}"))
+        remove(final)
     os.rename(beside, final)
     flush(final.parent)
+
+
+def remove(checkpoint: Path) -> None:
+    """Nobody finds half of it; `mend` deletes the files."""
+    checkpoint.rename(checkpoint.with_name(f"{GONE}{checkpoint.name}"))
+
+
+def mend(checkpoints: Path) -> None:
+    """Complete or undo what a killed process left: a checkpoint half removed, half written, or not yet renamed."""
+    for torn in checkpoints.glob(".step-*"):
+        final = checkpoints / torn.name.removeprefix(".")
+        if final.exists() or damage(torn):
+            shutil.rmtree(torn)
+        else:
+            torn.rename(final)
+    for gone in checkpoints.glob(f"{GONE}*"):
+        shutil.rmtree(gone)
 
 
 def publish_again(source: Path, final: Path, state: Json) -> None:

@@ -63,13 +63,13 @@ def averaged_tensors(plain: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in own_weights(plain).items() if tensor.is_floating_point()}
 
 
-def stored(folder: Path, module: str) -> Stored:
-    """What a folder holds of a module."""
-    found = FileSystemReader(folder).read_metadata().state_dict_metadata
+def stored(folder: Path, module: str = "") -> Stored:
+    """What a folder holds of a module; without one, all that it holds, by full name."""
+    prefix, found = f"{module}." if module else "", FileSystemReader(folder).read_metadata().state_dict_metadata
     return {
-        name.removeprefix(f"{module}."): each if isinstance(each, TensorStorageMetadata) else None
+        name.removeprefix(prefix): each if isinstance(each, TensorStorageMetadata) else None
         for name, each in found.items()
-        if name.startswith(f"{module}.")
+        if name.startswith(prefix)
     }
 
 

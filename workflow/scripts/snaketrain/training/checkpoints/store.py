@@ -6,23 +6,22 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.ranks import Background
 from snaketrain.runtime.run_folder import differing_settings
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.strategies.base import Strategy
-from snaketrain.training.checkpoints.formats import WholeTensors, load_checkpoint
+from snaketrain.training.checkpoints.formats import Sharded, WholeTensors, Write, load_checkpoint
 from snaketrain.training.checkpoints.publishing import (
     ERRORS,
     LISTING,
-    Peers,
     becomes_visible,
     damage,
+    mend,
     publish,
     publish_again,
     read_listing,
+    remove,
 )
 from snaketrain.training.checkpoints.ranking import (
     AVERAGES,
@@ -39,19 +38,7 @@ from snaketrain.training.plan import folder_name
 from snaketrain.training.state import Stateful, TrainState
 from snaketrain.training.trajectory import Record
 
-GONE = ".gone-"  # prefix of what is being removed
 DAMAGED = "damaged-"  # of what was set aside
-
-
-class CheckpointFormat(Protocol):
-    """How modules, optimizers and every other `Stateful` become files; which of them a checkpoint has is seen from its files."""
-
-    every_rank_writes: bool  # or rank 0 alone
-    peers: Peers  # the ranks that write
-
-    def collect(self, state: TrainState, stateful: dict[str, Stateful]) -> Callable[[Path], list[Path]]:
-        """Copy the state; all ranks take part. What it returns writes the copy into a folder, while training continues."""
-        ...
 
 
 class Checkpoints:
@@ -60,7 +47,7 @@ class Checkpoints:
         folder: Path,
         selection: Selection,
         keep_best: int,
-        format: CheckpointFormat | None = None,
+        format: WholeTensors | Sharded | None = None,
         check: Callable[[], object] = lambda: None,
         branch_steps: Sequence[int] = (),
         settings: JsonObject | None = None,
@@ -93,16 +80,14 @@ class Checkpoints:
     ) -> None:
         """All ranks take part; writing continues in the background. `ended`: why a callback has ended the training here."""
         self.finish()
-        write = self.format.collect(state, stateful)
-        if state.rank == 0 or self.format.every_rank_writes:
-            facts = CheckpointState(
-                step=state.step, metrics=metrics, scaler=state.strategy.scaler.state_dict(), settings=self.settings
-            )  # fmt: skip
+        if write := self.format.collect(state, stateful):
+            scaler = state.strategy.scaler.state_dict()
+            facts = CheckpointState(step=state.step, metrics=metrics, scaler=scaler, settings=self.settings)
             if ended:
                 facts["ended"] = ended
             if record:
                 facts["trajectory"] = record
-            self._background.start(partial(self._write, write, facts))
+            self._background.start(partial(self._write, write, facts, state.rank == 0))
 
     def finish(self) -> None:
         """Wait for the checkpoint that is being written, and raise its error if there was one."""
@@ -114,8 +99,8 @@ class Checkpoints:
         steps, self._newly_saved = self._newly_saved, []
         return steps
 
-    def _write(self, write: Callable[[Path], list[Path]], facts: CheckpointState) -> None:
-        final, first = self.folder / folder_name(facts["step"]), self.format.peers.rank == 0
+    def _write(self, write: Write, facts: CheckpointState, first: bool) -> None:
+        final = self.folder / folder_name(facts["step"])
 
         def write_all(beside: Path) -> list[Path]:
             written = write(beside)
@@ -125,7 +110,7 @@ class Checkpoints:
             return [*written, beside / STATE] if first else written
 
         try:
-            publish(final, self._mend, write_all, self.format.peers)
+            publish(final, write_all, self.format.group)
             if first:
                 self._prune()
         except ERRORS as error:
@@ -145,19 +130,8 @@ class Checkpoints:
             kept |= {each.path for each in [each for each in ranked if each.step <= until][: self.keep_best]}
         for path in earlier:
             if path not in kept:
-                path.rename(self.folder / f"{GONE}{path.name}")  # atomic, so that nobody finds half of it
-        self._mend()
-
-    def _mend(self) -> None:
-        """Complete or undo what a killed process left: a checkpoint half removed, half written, or not yet renamed."""
-        for torn in self.folder.glob(".step-*"):
-            final = self.folder / torn.name.removeprefix(".")
-            if final.exists() or damage(torn):
-                shutil.rmtree(torn)
-            else:
-                torn.rename(final)
-        for gone in self.folder.glob(f"{GONE}*"):
-            shutil.rmtree(gone)
+                remove(path)
+        mend(self.folder)
 
     def found(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
@@ -185,7 +159,7 @@ class Checkpoints:
         """Load the last intact checkpoint, whatever its format; the step it was saved at, 0 if there is none."""
         self.finish()
         if state.rank == 0:
-            self._mend()
+            mend(self.folder)
         path = self._last_intact(state)
         if path is None:
             return 0
@@ -214,38 +188,30 @@ class Checkpoints:
         path = self.folder / folder_name(step)
         self.check()
         publish_again(path, path, {**read_state(path), "metrics": metrics})
-        self._mend()
+        mend(self.folder)
 
     def _last_intact(self, state: TrainState) -> Path | None:
         """Rank 0 chooses for all, since a shared file system may not show every rank the same files at the same time.
 
-        What several ranks have written, several verify, each its share of the files.
+        What several ranks have written, several verify, each its share of the files, once rank 0 has found its own intact.
         """
-        strategy = state.strategy
-        found = self.found() if state.rank == 0 else []
+        strategy, found = state.strategy, self.found() if state.rank == 0 else []
+        rank, ranks = strategy.data_parallel_rank, strategy.data_parallel_size
         while True:
-            path = strategy.all_gather_object(self._next_intact(found, strategy))[0]
+            newest = found.pop() if found else None
+            message = damage(newest, 0, ranks if is_sharded(newest) else 1) if newest else None
+            path, message = strategy.all_gather_object((newest, message))[0]
             if path is None:
                 return None
-            if not becomes_visible(path / LISTING):
+            if not message and not becomes_visible(path / LISTING):
                 raise SystemExit(f"{path}: rank {state.rank} does not see this checkpoint. All nodes need the same file system.")
-            if not is_sharded(path):
-                return path
-            rank, ranks = strategy.data_parallel_rank, strategy.data_parallel_size
-            damages = strategy.all_gather_object(damage(path, rank, ranks) if rank else None)  # rank 0 has read its share
-            if not any(damages):
+            if not message and is_sharded(path):
+                messages = strategy.all_gather_object(damage(path, rank, ranks) if rank else None)
+                message = next(filter(None, messages), None)
+            if not message:
                 return path
             if state.rank == 0:
-                set_aside(path, next(filter(None, damages)))
-
-    def _next_intact(self, found: list[Path], strategy: Strategy) -> Path | None:
-        """The newest of these that rank 0 finds intact; of a sharded one it reads its share alone."""
-        while found:
-            path = found.pop()
-            if not (message := damage(path, 0, strategy.data_parallel_size if is_sharded(path) else 1)):
-                return path
-            set_aside(path, message)
-        return None
+                set_aside(path, message)
 
 
 def set_aside(path: Path, message: str) -> None:

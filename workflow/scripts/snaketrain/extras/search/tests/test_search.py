@@ -241,7 +241,7 @@ def test_sampled_runs_change_the_common_sections(tmp_path, monkeypatch):
 def test_a_run_that_diverged_ends_its_rung_without_an_error(tmp_path, monkeypatch):
     """So that it does not hold up the decision about the others."""
 
-    from snaketrain.training.recovery import Diverged
+    from snaketrain.training.step import Diverged
 
     def diverge(args, share):
         raise Diverged("step 3: too many steps are not finite")
