@@ -68,8 +68,8 @@ compiled: .venv/installed-dev
 # process group, and modules of torch that are imported meanwhile keep it.
 define BOTH_SUITES
 @failed=0; \
-$(BIN)/python -m pytest $(IN_TWO) $(1) tests/unit $(EXTRAS) --durations=5 || failed=1; \
-$(BIN)/python -m pytest $(IN_TWO) $(1) tests/slow tests/distributed tests/pipeline --durations=5 || failed=1; \
+$(BIN)/python -m pytest $(IN_TWO) $(1) tests/unit $(EXTRAS) --durations=15 || failed=1; \
+$(BIN)/python -m pytest $(IN_TWO) $(1) tests/slow tests/distributed tests/pipeline --durations=15 || failed=1; \
 exit $$failed
 endef
 
@@ -93,7 +93,7 @@ test-core: .venv/installed-dev
 
 # On four clusters, each with namespaces of its own: these tests mostly wait.
 test-slurm: compiled
-	$(BIN)/python -m pytest $(BY_FILE) --tx "4*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
+	$(BIN)/python -m pytest $(BY_FILE) --tx "4*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=15
 
 mutations: .venv/installed-dev
 	$(BIN)/python tests/mutations.py

@@ -102,8 +102,7 @@ def workspace(made_once) -> Path:
 def in_parts(monkeypatch):
     """A stage that trains runs part by part, and one that trains what is no run, as extras may add them."""
 
-    from snaketrain.orchestration import known_stages
-    from snaketrain.orchestration.stages import Training
+    from snaketrain.orchestration.stages import Training, classes
 
     class TrainPart(Training):
         name, folder, part_of = "train_part", "runs/{}/parts/{}", "train_model"
@@ -112,4 +111,4 @@ def in_parts(monkeypatch):
         name, folder = "train_trunk", "trunks/{}/training"
 
     for stage in (TrainPart, TrainTrunk):
-        monkeypatch.setitem(known_stages.CLASSES, stage.name, stage)
+        monkeypatch.setitem(classes(), stage.name, stage)

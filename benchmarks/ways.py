@@ -58,7 +58,7 @@ def prepared(folder: Path, pair: str, steps: int, batch_size: int) -> Pipeline:
 def trained(pipeline: Pipeline, run: str, number: int) -> tuple[float, float]:
     """Examples a second, and the loss on the development set at the end."""
     folder = Path(f"turns/{number}/{run}/training")
-    settings, compute = pipeline.stages["train_model"].settings_file(run), pipeline.compute("train_model", run)
+    settings, compute = pipeline.stages["train_model"].settings_file(run), pipeline.stages["train_model"].compute(run)
     words = ["--run-name", run, "--output", f"{folder}/manifest.json", "--settings", settings, "--data", pipeline.data(run)]
     words += ["--model", *pipeline.weights(run)]
     script, options = REPOSITORY / "workflow/scripts/train_model.py", commands.training_options(pipeline.runs[run])

@@ -66,6 +66,7 @@ BAD = [
     ({"train/learning_rate": float("nan")}, "train.learning_rate: expects a finite number, not NaN"),
     ({"train/warmup": 1.5}, "train.warmup: 1.5 is neither a share of the steps (below 1) nor a whole number"),
     ({"data/max_length": 0}, "data.max_length: expects a number greater than 0, not 0"),
+    ({"compute/loader_workers": "some"}, "compute.loader_workers: expects a valid integer", 'not "some"'),
     ({"data/text": []}, "data.text: expects a list of at least 1 item"),
     ({"data/labels": ["bad", "good"]}, "data.labels: expects names with their values below it"),
     ({"data/name": "../x"}, "data.name: '../x'", *NAME),
@@ -87,6 +88,13 @@ BAD = [
     ({"sweeps": {"s": {"train.seed": 3}}}, "sweeps.s.train.seed: expects a list of values, not 3"),
     ({"sweeps": {"s": {"train.seed": []}}}, "sweeps.s.train.seed: expects a list of values, not []"),
     ({"sweeps": {"s": {"train.seed": [1, -1]}}}, "sweeps.s.train.seed: expects a number greater than or equal to 0, not -1"),
+    # what is given twice, or means nothing
+    ({"runs": {"a": {"train": {"seed": 1}, "train.seed": 2}}}, "runs.a: `train.seed` is given twice, by `train` and by `train.seed`"),
+    ({"runs": {"a": {"train.optimizer": "a.B", "train.optimizer.use": "a.C"}}}, "runs.a: `train.optimizer.use` is given twice"),
+    ({"data/label": None, "train/task": "causal_lm", "train/block_length": 1, "select/metric": "loss"}, "train: `block_length` is 1"),
+    ({"model/source": {"path": "x"}, "model/adapters": {"target_modules": "("}}, "model.adapters.target_modules: '(' is no regular expression"),
+    ({"evaluation_sets": {"x": {}}}, "evaluation_sets.x: names nothing"),
+    *(({"tracking/uri": uri}, f"tracking.uri: '{uri}' names no file") for uri in ("sqlite://", "sqlite:///", "sqlite+pysqlite://")),
     # choices and names of code
     ({"select/metric": "accurcy"}, "select.metric: the task logs no 'accurcy'. Did you mean 'accuracy'?", "It logs: loss, accuracy, macro_f1"),
     ({"train/task": {"use": "mine.py:Mine"}}, "select.metric: the task logs no 'accuracy'", "It logs: loss, blue"),
@@ -118,6 +126,7 @@ BAD = [
     ({"train/strategy": {"use": "mesh", "arguments": {"context_attention": "ring", "context": -1}}}, "train.strategy.arguments.context_attention: is 'ring', which is not one of gather, ulysses"),
     ({"train/strategy": "fairscale_fsdp", "compute/device": "cpu"}, "train.strategy `fairscale_fsdp` needs GPUs, but compute.device is cpu: use `fsdp`"),
     ({"train/strategy": {"use": "auto", "arguments": {"static_graph": True}}}, "train.strategy `auto` takes no arguments", "name the strategy"),
+    ({"train/strategy": {"use": "mesh", "arguments": {"context": 2}}, "compute/processes": 2, "runs": {"a": {}, "b": {"train.compile": True}}}, "train.compile: torch 2.13 cannot compile", "(run b)"),
     ({"compute/setup": "if [ -d /data ]; then module load cuda"}, "compute.setup: bash cannot read it (", "Correct its quotes, brackets and keywords"),
     ({"tracking/on_end": "mail -s 'it\'s done'"}, "tracking.on_end: sh cannot read it ("),
     ({"train/metrics": {"low": {"use": "f1"}}}, "train.metrics: a metric cannot be named 'low', as another column of the comparison is: give it another name"),
@@ -294,6 +303,19 @@ def test_problem_and_remedy_are_reported(folder, changes, words):
     assert len(reported) == 1
     assert all(word in reported[0] for word in words), reported
     assert "Traceback" not in reported[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"compute/loader_workers": "some"}, "compute.loader_workers"),
+        ({"model/adapters": {"target_modules": ["query", {}]}}, "model.adapters.target_modules"),
+        ({"train/task": {"use": "text_classification", "arguments": {"class_weights": {"0": -1}}}}, "train.task.arguments.class_weights"),
+    ],
+)
+def test_a_value_that_may_be_of_several_types_has_one_problem(folder, changes, place):
+    found = problems_of(changes)
+    assert len([problem for problem in found if problem.startswith(place)]) == 1, found
 
 
 @pytest.mark.parametrize(

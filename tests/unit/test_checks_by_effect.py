@@ -95,6 +95,12 @@ class Keyword(Net):
         super().__init__(width=further.pop("size", 2), **further)
 
 
+class Keeping(Net):
+    def __init__(self, **further):
+        super().__init__()
+        self.further = further
+
+
 class Passing(Net):
     def __init__(self, depth: float = 1.0, **further):
         super().__init__(**further)
@@ -169,6 +175,7 @@ WRONG = [
     (MODULE, "train.task.arguments.losses.output.use", "mine.py:loss_maker", "train.task", "a factory, not a loss"),
     (MODULE, "train.task.arguments.losses.output.target", "taget", "train.task.arguments.losses.output.target: the data has no field 'taget'. It has: inputs, target", "no such field"),
     (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"wdth": 2}}, "model.arguments.wdth: no such argument. Did you mean 'width'? It takes: width, depth.", "no argument of a base"),
+    (MODULE, "model", {"use": "mine.py:Keyword", "arguments": {"sizes": 2}}, "model.arguments.sizes: no such argument. Did you mean 'size'?", "no argument that its signature does not name"),
     (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"depth": "deep"}}, "model.arguments.depth: expects a valid number", "no number"),
     (BASE, "train.metrics", {"counted": {"use": "mine.py:Counted"}}, "train.task: `text_classification`: NotImplementedError: Counted must define what it adds up: override `sums`", "a misspelt method"),
     (BASE, "evaluate.metrics", {"counted": {"use": "mine.py:Counted"}}, "train.task: `text_classification`: NotImplementedError: Counted must define", "found after the training"),
@@ -220,6 +227,7 @@ def test_what_would_fail_or_learn_nothing_is_refused(folder, by_effect, config, 
         (LANGUAGE, "train.block_length", 64),
         (MODULE, "train.steps", 3),
         (MODULE, "model", {"use": "mine.py:Keyword", "arguments": {"size": 2}}),  # which its signature does not name
+        (MODULE, "model", {"use": "mine.py:Keeping", "arguments": {"anything": 2}}),
         (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"depth": 3, "width": 2}}),
         (MODULE, "model.use", "mine.py:Values"),  # which cannot run without values
         (BASE, "train.schedule", "torch.optim.lr_scheduler.ReduceLROnPlateau"),
@@ -275,51 +283,3 @@ def test_a_machine_without_torch_says_what_it_has_not_checked(in_a_process, fold
     os.symlink(Path(effects.__file__).parents[1], folder / "snaketrain")
     assert problems_of(BASE) == []
     assert "not checked by trying: the process that tries ends with exit code 1 (ImportError: no torch here)" in capfd.readouterr().err
-
-
-class Base:
-    def __init__(self, device="auto"): ...
-
-
-class PassesOn(Base):
-    def __init__(self, every=1, **further):
-        super().__init__(**further)
-
-
-class TakesSome(Base):
-    def __init__(self, **further):
-        self.every = further.pop("every", 1)
-        super().__init__(**further)
-
-
-class Reads(Base):
-    def __init__(self, **further):
-        super().__init__()
-        self.every = further["every"]
-
-
-class Keeps(Base):
-    def __init__(self, **further):
-        super().__init__()
-        self.further = further
-
-
-class Gets:
-    def __init__(self, **further):
-        self.every = further.get("every")
-
-
-class Ignores:
-    def __init__(self, **further): ...
-
-
-@pytest.mark.parametrize(
-    ("of_class", "names"),
-    [(PassesOn, {"every", "device"}), (TakesSome, {"every", "device"}), (Gets, {"every"}), (Reads, None), (Keeps, None), (Ignores, None)],
-)
-def test_what_a_class_takes_in_further_arguments_is_not_refused(of_class, names):
-    """None: any name may be right."""
-    from snaketrain.checking.calls import parameters_of
-
-    found = parameters_of(of_class)
-    assert found == names if found is None else set(found) == names

@@ -9,7 +9,7 @@ import pytest
 
 from snaketrain.orchestration import code_digest
 from snaketrain.orchestration.code_digest import SCRIPTS, WITHOUT_EFFECT_ON_RESULTS, code_digests
-from snaketrain.orchestration.known_stages import CLASSES
+from snaketrain.orchestration.stages import classes
 from snaketrain.runtime.manifests import DigestCache
 
 ORIGINAL = '''"""A module."""
@@ -185,7 +185,7 @@ def test_a_stage_depends_on_the_parts_of_a_label_kind_that_it_uses(kind, tmp_pat
     def code_digests() -> dict[str, str]:
         code_digest._cached_read.cache_clear()
         return {
-            stage: code_digest._cached_read(file, CLASSES[stage].label_classes)[0]
+            stage: code_digest._cached_read(file, classes()[stage].label_classes)[0]
             for stage in ("prepare_data", "train_model", "evaluate_model")
         }
 

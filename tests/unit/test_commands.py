@@ -65,7 +65,7 @@ def test_a_training_receives_its_options_literally(pipeline, script, tmp_path):
 
 
 def launch(pipeline: Pipeline) -> str:
-    return launching.launch(pipeline.compute("train_model", "default"), pipeline.in_slurm_job)
+    return launching.launch(pipeline.stages["train_model"].compute("default"), pipeline.in_slurm_job)
 
 
 def test_a_job_receives_the_settings_that_snakemake_compares(pipeline):

@@ -111,8 +111,9 @@ def test_another_test_set_or_a_further_one_changes_nothing_that_a_training_reads
             assert other.stages[stage].planned(name) == plain.stages[stage].planned(name)
             assert other.stages[stage].reads(name) == plain.stages[stage].reads(name)
     tested, further = others
-    assert tested.evaluation_set("small") != plain.evaluation_set("small") == further.evaluation_set("small")
-    assert further.sets.evaluations == ["small/more"] and further.results("small")[:-1] == plain.results("small")
+    of_test = [each.stages["evaluate_model"].reads("small")["set"] for each in (plain, tested, further)]
+    assert of_test[1] != of_test[0] == of_test[2]
+    assert further.stages["evaluate_set"].jobs == ["small/more"] and further.results("small")[:-1] == plain.results("small")
     assert further.results("small")[-1] == "results/runs/small/sets/more/manifest.json"
     assert set(further.stages["evaluate_set"].reads("small/more")) == {"data", "selection", "set", "training"}
 

@@ -63,51 +63,6 @@ def test_at_most_eight_names_are_listed():
     assert len(problem.partition("Known here: ")[2].partition(" and ")[0].split(", ")) == 8
 
 
-@pytest.mark.parametrize(
-    ("change", "begins"),
-    [
-        ({"runs": {"a": {"train": {"seed": 1}, "train.seed": 2}}}, "runs.a: `train.seed` is given twice, by `train` and by `train.seed`"),
-        ({"runs": {"a": {"train.optimizer": "a.B", "train.optimizer.use": "a.C"}}}, "runs.a: `train.optimizer.use` is given twice"),
-        ({"data": DATA | {"labels": {0: "", 1: "b"}}}, "data.labels: the class of '0' has an empty name"),
-        ({"data": DATA | {"label": None}, "train": {"block_length": 1}}, "train: `block_length` is 1"),
-        (
-            {"model": {"source": {"path": "x"}, "adapters": {"target_modules": "("}}},
-            "model.adapters.target_modules: '(' is no regular expression",
-        ),
-    ],
-)
-def test_what_means_nothing_is_refused(change, begins):
-    (problem,) = read({"data": DATA} | change).problems
-    assert problem.startswith(begins)
-
-
-def test_a_set_without_a_source_is_reported_with_its_place(tmp_path, monkeypatch):
-    from snaketrain.orchestration.preflight import examine
-
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigurationError) as error:
-        examine(
-            {
-                "data": DATA,
-                "model": {"use": "transformers.BertForSequenceClassification"},
-                "evaluation_sets": {"x": {}},
-            }
-        )
-    assert any(problem.startswith("evaluation_sets.x: names nothing") for problem in error.value.problems)
-    assert all(re.match(r"[a-z_]+[.:\w]* ?", problem) and "validation error" not in problem for problem in error.value.problems)
-
-
-def test_a_database_needs_a_path(tmp_path, monkeypatch):
-    from snaketrain.orchestration.preflight import tracking
-
-    for uri in ("sqlite://", "sqlite:///", "sqlite+pysqlite://"):
-        (problem,) = tracking(
-            read({"data": DATA, "tracking": {"uri": uri}}).runs
-            and {"a": read({"data": DATA, "tracking": {"uri": uri}}).runs["default"].settings}
-        )
-        assert problem.startswith(f"tracking.uri: '{uri}' names no file")
-
-
 def test_dotted_names_on_the_command_line():
     assert read_configuration([], ["train.learning_rate=1e-4", "train.seed=3", "train={epochs: 2}"]) == {
         "train": {"learning_rate": "1e-4", "seed": 3, "epochs": 2}

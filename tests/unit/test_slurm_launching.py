@@ -384,7 +384,7 @@ def test_with_too_few_nodes_left_the_job_is_requeued_without_the_bad_ones(job, s
     assert job.exit_code(bad, []) == 76
     assert changed(slurm) == ["update JobId=7 NodeList=a1,a3", "requeue 7"]
     assert json.loads((slurm / NODES_TO_EXCLUDE).read_text()) == {"job": "7", "nodes": ["a1", "a2"]}
-    assert "1 nodes left, fewer than 2" in capsys.readouterr().out
+    assert "1 of 3 nodes left, fewer than 2" in capsys.readouterr().out
 
 
 def test_a_users_own_exclusions_stay(slurm):
@@ -476,7 +476,7 @@ def test_a_job_with_too_few_fit_nodes_is_requeued_once_for_them(job, slurm, step
     steps.unfit = {"a2": "has no Python", "a3": "has no Python"}
     assert job.train([]) == 1 and steps.hosts == [] and changed(slurm) == ["requeue 7"]
     assert json.loads((slurm / NODES_TO_EXCLUDE).read_text()) == {"job": "7", "nodes": ["a2", "a3"]}
-    assert "1 nodes left, fewer than 2; requeued, to start without a2, a3" in capsys.readouterr().out
+    assert "1 of 3 nodes left, fewer than 2; requeued, to start without a2, a3" in capsys.readouterr().out
     assert job.train([]) == 1 and changed(slurm) == ["requeue 7"]
     assert "a2, a3 failed it before, and nobody has excluded them; giving up" in capsys.readouterr().out
 

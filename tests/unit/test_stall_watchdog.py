@@ -56,8 +56,10 @@ def test_a_thousand_ranks_are_grouped_by_place_smallest_group_first(tmp_path):
     waiting = '  File "/lib/torch/distributed/distributed_c10d.py", line 1, in all_reduce\n'
     for rank in range(1024):
         (tmp_path / f"rank-{rank}.txt").write_text('  File "/home/own/data.py", line 5, in read\n' if rank == 7 else waiting)
+    ours = '  File "/home/snaketrain/workflow/scripts/snaketrain/strategies/distributed.py", line 77, in result\n'
+    (tmp_path / "rank-8.txt").write_text(ours)
     (tmp_path / "rank-900.txt").unlink()
     watch = StallWatchdog(tmp_path, 1024, 1024, 600)
     watch.close()
     lines = [f"{named(ranks)}: {place.partition(' ')[0]}" for place, ranks in watch._places()]
-    assert lines == ["rank 7: busy", "rank 900: does", "ranks 0-6, 8-899, 901-1023: waiting"]
+    assert lines == ["rank 7: busy", "rank 8: waiting", "rank 900: does", "ranks 0-6, 9-899, 901-1023: waiting"]

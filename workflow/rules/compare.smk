@@ -12,31 +12,14 @@ rule compare_runs:
         decisions=[pipeline.manifest(*decision) for decision in pipeline.decisions],
     output:
         manifest="results/comparison/manifest.json",
-        page=report(
-            "results/comparison/index.html",
-            category="Comparison",
-            labels={"all runs": "compared on one page"},
-            caption="../report/comparison.rst",
-        ),
-        curves=report(
-            "results/comparison/learning_curves.png",
-            category="Comparison",
-            labels={"all runs": "learning curves"},
-            caption="../report/learning_curves.rst",
-        ),
-        table=report(
-            "results/comparison/runs.csv",
-            category="Comparison",
-            labels={"all runs": "table of every figure and setting"},
-            caption="../report/runs.rst",
-        ),
+        page=in_report("results/comparison/index.html", "comparison", {"all runs": "compared on one page"}),
+        curves=in_report("results/comparison/learning_curves.png", "learning_curves", {"all runs": "learning curves"}),
+        table=in_report("results/comparison/runs.csv", "runs", {"all runs": "table of every figure and setting"}),
     log:
         "logs/compare_runs.log",
     params:
-        code=pipeline.code("compare_runs"),
-        logged=logged,
+        **shared("compare_runs"),
         compare_runs=python("compare_runs"),
-        settings=settings_file("compare_runs"),
         runs=list(pipeline.runs),
         compared=untracked(lambda job: pipeline.finishing()),
         sets=untracked(lambda job: pipeline.evaluations_of(pipeline.finishing())),

@@ -7,40 +7,25 @@ rule evaluate_model:
         check_results("evaluate_model"),
         training="results/runs/{run}/training/manifest.json",
         selection="results/runs/{run}/selection/manifest.json",
-        data=varying(pipeline.runs, pipeline.data),
-        set=varying(pipeline.runs, pipeline.evaluation_set),
+        data=pipeline.read("evaluate_model", "data"),
+        set=pipeline.read("evaluate_model", "set"),
         model=varying(pipeline.runs, pipeline.weights),
     output:
         manifest="results/runs/{run}/evaluation/manifest.json",
         results=expand("results/runs/{{run}}/evaluation/{split}_results.json", split=["dev", "test"]),
-        dev_plots=report(
-            "results/runs/{run}/evaluation/dev_plots.png",
-            category="Runs",
-            subcategory="{run}",
-            labels={"set": "development"},
-            caption="../report/evaluation.rst",
-        ),
-        test_plots=report(
-            "results/runs/{run}/evaluation/test_plots.png",
-            category="Runs",
-            subcategory="{run}",
-            labels={"set": "test"},
-            caption="../report/evaluation.rst",
-        ),
+        dev_plots=in_report("results/runs/{run}/evaluation/dev_plots.png", "evaluation", {"set": "development"}),
+        test_plots=in_report("results/runs/{run}/evaluation/test_plots.png", "evaluation", {"set": "test"}),
     log:
         "logs/evaluate_model/{run}.log",
     group:
         pipeline.groups
-    threads: launching.threads_of(pipeline.computes_of("evaluate_model"))
+    threads: launching.threads_of(pipeline.stages["evaluate_model"].computes)
     resources:
-        **launching.resources_of(pipeline.computes_of("evaluate_model"), saves=False),
+        **launching.resources_of(pipeline.stages["evaluate_model"].computes, saves=False),
     params:
-        evaluate=pipeline.section("evaluate_model", "evaluate"),
-        code=pipeline.code("evaluate_model"),
-        logged=logged,
+        **shared("evaluate_model"),
         evaluate_model=launched("evaluate_model"),
-        settings=settings_file("evaluate_model"),
-        options=untracked(lambda job: evaluation_options(pipeline.compute("evaluate_model", job))),
+        options=untracked(lambda job: evaluation_options(pipeline.stages["evaluate_model"].compute(job))),
     shell:
         "{params.logged} {log:q} {params.evaluate_model} --output {output.manifest:q} --settings {params.settings:q} "
         "--run-name={wildcards.run:q} --training {input.training:q} --selection {input.selection:q} --data {input.data:q} "
@@ -49,39 +34,31 @@ rule evaluate_model:
 
 # Evaluates the selected checkpoint, or all that are kept, on a set of `evaluation_sets`. The manifest lists `<set>_predictions.csv`, and
 # `checkpoints.json` of all checkpoints, which not every task and set has.
-if pipeline.sets.evaluations:
+if pipeline.stages["evaluate_set"].jobs:
 
     rule evaluate_set:
         input:
             check_results("evaluate_set"),
             training="results/runs/{run}/training/manifest.json",
             selection="results/runs/{run}/selection/manifest.json",
-            data=varying(pipeline.sets.evaluations, pipeline.data),
-            set=varying(pipeline.sets.evaluations, pipeline.evaluation_set),
-            model=varying(pipeline.sets.evaluations, pipeline.weights),
+            data=pipeline.read("evaluate_set", "data"),
+            set=pipeline.read("evaluate_set", "set"),
+            model=varying(pipeline.stages["evaluate_set"].jobs, pipeline.weights),
         output:
             manifest="results/runs/{run}/sets/{evaluation_set}/manifest.json",
             results="results/runs/{run}/sets/{evaluation_set}/{evaluation_set}_results.json",
-            plots=report(
-                "results/runs/{run}/sets/{evaluation_set}/{evaluation_set}_plots.png",
-                category="Runs",
-                subcategory="{run}",
-                labels={"set": "{evaluation_set}"},
-                caption="../report/evaluation.rst",
+            plots=in_report(
+                "results/runs/{run}/sets/{evaluation_set}/{evaluation_set}_plots.png", "evaluation", {"set": "{evaluation_set}"}
             ),
         log:
             "logs/evaluate_set/{run}/{evaluation_set}.log",
-        threads: launching.threads_of(pipeline.computes_of("evaluate_set"))
+        threads: launching.threads_of(pipeline.stages["evaluate_set"].computes)
         resources:
-            **launching.resources_of(pipeline.computes_of("evaluate_set"), saves=False),
+            **launching.resources_of(pipeline.stages["evaluate_set"].computes, saves=False),
         params:
-            evaluate=pipeline.section("evaluate_set", "evaluate"),
-            set=pipeline.section("evaluate_set", "set"),
-            code=pipeline.code("evaluate_set"),
-            logged=logged,
+            **shared("evaluate_set"),
             evaluate_set=launched("evaluate_set"),
-            settings=settings_file("evaluate_set"),
-            options=untracked(lambda job: evaluation_options(pipeline.compute("evaluate_set", job))),
+            options=untracked(lambda job: evaluation_options(pipeline.stages["evaluate_set"].compute(job))),
         shell:
             "{params.logged} {log:q} {params.evaluate_set} --output {output.manifest:q} --settings {params.settings:q} "
             "--run-name={wildcards.run:q} --training {input.training:q} --selection {input.selection:q} --data {input.data:q} "

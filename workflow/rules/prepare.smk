@@ -5,8 +5,8 @@ rule prepare_data:
     input:
         check_results("prepare_data"),
         varying(pipeline.datasets, lambda dataset: sum(pipeline.added("prepare_data", dataset).values(), [])),
-        raw=varying(pipeline.datasets, pipeline.raw),
-        tokenizer=varying(pipeline.datasets, pipeline.tokenizer),
+        raw=pipeline.read("prepare_data", "raw"),
+        tokenizer=pipeline.read("prepare_data", "tokenizer"),
     output:
         "results/data/{dataset}/manifest.json",
     log:
@@ -15,11 +15,8 @@ rule prepare_data:
     resources:
         mpi="",  # else the SLURM plugin starts it by an srun that does not see SLURM_CONF
     params:
-        data=pipeline.section("prepare_data", "data"),
-        code=pipeline.code("prepare_data"),
-        logged=logged,
+        **shared("prepare_data"),
         prepare_data=python("prepare_data"),
-        settings=settings_file("prepare_data"),
         added=untracked(lambda job: options(pipeline.added("prepare_data", job))),
     shell:
         "{params.logged} {log:q} {params.prepare_data} --output {output:q} --settings {params.settings:q} "
@@ -27,13 +24,13 @@ rule prepare_data:
 
 
 # An evaluation set is prepared on its own, also the test set if it has files of its own: another one does not touch the prepared training data.
-if pipeline.sets.prepared:
+if pipeline.sets:
 
     rule prepare_set:
         input:
             check_results("prepare_set"),
-            data=varying(pipeline.sets.prepared, pipeline.data_of_set),
-            files=varying(pipeline.sets.prepared, pipeline.files_of_set),
+            data=pipeline.read("prepare_set", "data"),
+            files=pipeline.read("prepare_set", "files"),
         output:
             "results/sets/{prepared_set}/manifest.json",
         log:
@@ -42,12 +39,9 @@ if pipeline.sets.prepared:
         resources:
             mpi="",  # as in prepare_data
         params:
-            data=pipeline.section("prepare_set", "data"),
-            code=pipeline.code("prepare_set"),
-            logged=logged,
+            **shared("prepare_set"),
             prepare_set=python("prepare_set"),
-            settings=settings_file("prepare_set"),
-            set_name=untracked(lambda job: pipeline.sets.prepared[job].name),
+            set_name=untracked(lambda job: pipeline.stages["prepare_set"].prepared[job].name),
         shell:
             "{params.logged} {log:q} {params.prepare_set} --output {output:q} --settings {params.settings:q} "
             "--set-name={params.set_name:q} --data {input.data:q} --files {input.files:q} --threads {threads}"

@@ -13,7 +13,7 @@ rule select_checkpoint:
         check_results("select_checkpoint"),
         training="results/runs/{run}/training/manifest.json",
         data=varying(pipeline.runs, pipeline.data),
-        model=varying(pipeline.runs, pipeline.weights_to_merge),
+        model=pipeline.read("select_checkpoint", "model"),
     output:
         manifest="results/runs/{run}/selection/manifest.json",
         selection="results/runs/{run}/selection/selection.json",
@@ -25,11 +25,8 @@ rule select_checkpoint:
         mem_mb=varying(pipeline.runs, lambda run: pipeline.computes[run].memory_mb),
         mpi=varying(pipeline.runs, lambda run: None if pipeline.is_in_group(run) else ""),  # as in prepare_data; in a group, the training's
     params:
-        select=pipeline.section("select_checkpoint", "select"),
-        code=pipeline.code("select_checkpoint"),
-        logged=logged,
+        **shared("select_checkpoint"),
         select_checkpoint=python("select_checkpoint"),
-        settings=settings_file("select_checkpoint"),
     shell:
         "{params.logged} {log:q} {params.select_checkpoint} --output {output.manifest:q} --settings {params.settings:q} "
         "--training {input.training:q} --data {input.data:q} --model {input.model:q}"

@@ -5,26 +5,21 @@ rule train_model:
     input:
         check_results("train_model"),
         varying(pipeline.runs, lambda run: sum(pipeline.added("train_model", run).values(), [])),
-        data=varying(pipeline.runs, pipeline.data),
-        model=varying(pipeline.runs, pipeline.weights),
-        initial=varying(pipeline.runs, pipeline.initial_weights),
+        data=pipeline.read("train_model", "data"),
+        model=pipeline.read("train_model", "model"),
+        initial=pipeline.read("train_model", "initial"),
     output:
         "results/runs/{run}/training/manifest.json",
     log:
         "logs/train_model/{run}.log",
     group:
         pipeline.groups
-    threads: launching.threads_of(pipeline.computes_of("train_model"))
+    threads: launching.threads_of(pipeline.stages["train_model"].computes)
     resources:
-        **launching.resources_of(pipeline.computes_of("train_model"), saves=True),
+        **launching.resources_of(pipeline.stages["train_model"].computes, saves=True),
     params:
-        model=pipeline.section("train_model", "model"),
-        train=pipeline.section("train_model", "train"),
-        select=pipeline.section("train_model", "select"),
-        code=pipeline.code("train_model"),
-        logged=logged,
+        **shared("train_model"),
         train_model=launched("train_model"),
-        settings=settings_file("train_model"),
         options=untracked(lambda job: training_options(pipeline.runs[job])),
         added=untracked(lambda job: options(pipeline.added("train_model", job))),
     shell:

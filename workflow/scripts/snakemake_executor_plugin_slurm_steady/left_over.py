@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from snakemake_executor_plugin_slurm_steady.submitting import fingerprint
-from snaketrain.orchestration.known_stages import results_of_work
+from snaketrain.orchestration.stages import results_of_work
 from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, Slurm, SlurmError, jobs_here, wait_for_end
 from snaketrain.slurm.jobs import QueuedJob, Work, comment

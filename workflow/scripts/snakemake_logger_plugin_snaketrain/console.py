@@ -37,9 +37,8 @@ from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.slurm.jobs import Work
 
 if TYPE_CHECKING:
+    from snakemake.dag import DAG
     from snakemake.logging import LoggerManager
-
-    from snaketrain.orchestration.rule_values import Dag
 
 LIVE_SECONDS, LOOK_SECONDS = 0.5, 2.0  # between two looks at the running jobs, in a terminal and elsewhere
 LONGEST_WAIT_SECONDS = 10.0  # for events that Snakemake has reported, and this has not shown yet
@@ -48,7 +47,7 @@ LEFT_OUT = ("resources_info", "job_started", "progress", "group_info", "rulegrap
 
 
 class Workflow(Protocol):
-    dag: "Dag"
+    dag: "DAG"
     logger_manager: "LoggerManager"
 
 
@@ -164,7 +163,7 @@ class Console(LogHandlerBase):
         self.print(jobs_to_do(fields["stats"]))
 
     def _job_info(self, fields: JsonObject) -> None:
-        from snaketrain.orchestration.known_stages import folder_of_job  # which reads the settings: other workflows do without
+        from snaketrain.orchestration.stages import folder_of_job  # which reads the settings: other workflows do without
 
         log, output = fields["log"], fields["output"]
         if not log and not output:

@@ -29,7 +29,7 @@ class RunningJob:
     started: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
-        from snaketrain.orchestration.known_stages import trains  # which reads the settings: other workflows do without
+        from snaketrain.orchestration.stages import trains  # which reads the settings: other workflows do without
 
         self.trains = trains(self.stage)
         self.shown_at = time.monotonic()

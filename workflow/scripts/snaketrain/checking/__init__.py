@@ -4,14 +4,14 @@ What is found is said at once: code that is run may end the process at any momen
 """
 
 import re
-import sys
 import traceback
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
-from snaketrain.config.references import PACKAGE, NotFound
+from snaketrain.config.references import NotFound
 from snaketrain.config.schema import Settings
+from snaketrain.runtime.loaded_code import is_own
 from snaketrain.runtime.strict_json import JsonObject
 
 Made = TypeVar("Made")
@@ -77,17 +77,6 @@ def described(error: BaseException) -> str:
     own = [each for each in traceback.extract_tb(error.__traceback__) if is_own(each.filename)]
     place = f" ({shown(own[-1].filename)}, line {own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
-
-
-def is_own(file: str) -> bool:
-    """Whether a file is a user's: not of this project, a package or Python itself."""
-    path = Path(file)
-    return (
-        path.is_file()
-        and PACKAGE.parent not in path.parents
-        and not path.is_relative_to(sys.prefix)
-        and not path.is_relative_to(sys.base_prefix)
-    )
 
 
 def shown(file: str) -> str:

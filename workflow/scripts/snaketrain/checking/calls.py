@@ -23,7 +23,8 @@ from snaketrain.config.references import load
 from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Settings
 from snaketrain.config.schema.train import PLATEAU, SET_BY_LENGTH, TORCH_SCHEDULERS
 from snaketrain.models.pretrained import fields_of, read_config
-from snaketrain.orchestration.named_code import TEXT_TASKS, Reference, known_here, named_metrics, references
+from snaketrain.orchestration.named_code import TEXT_TASKS, known_here, named_metrics
+from snaketrain.orchestration.own_files import Reference, references
 from snaketrain.tasks.metric_names import is_short
 from snaketrain.training.trainer import Trainer
 

@@ -19,14 +19,16 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from snaketrain.checking import Findings, Unknown, is_own
+from snaketrain.checking import Findings, Unknown
 from snaketrain.checking.calls import check_calls, hook_problems
 from snaketrain.checking.optimization import check_rates, pattern_problems
 from snaketrain.checking.planned import NotPlannable, PlannedModel, fetched_or_local, planned_model
-from snaketrain.checking.trying import Sample, built, own_metrics, sample_of, step, tried
+from snaketrain.checking.trying import Sample, built, sample_of, step, tried
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Use
 from snaketrain.data.cells import BadData
+from snaketrain.orchestration.own_files import references, uses_in
+from snaketrain.runtime.loaded_code import is_own
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.metrics import metrics_of_settings
@@ -110,7 +112,8 @@ class Checks:
     def check(self, run: Settings, tries: bool = True) -> None:
         train = run.train
         self.findings.begin()
-        self.once("calls", lambda: check_calls(run, self.findings, self.results), *named_code(run))
+        named = [*references(run)], run.model, train.metrics, run.evaluate.metrics, run.data.label, run.data.label_kind
+        self.once("calls", lambda: check_calls(run, self.findings, self.results), *named)
         if not tries:
             return
         for number, callback in enumerate(train.callbacks):
@@ -217,17 +220,6 @@ class Checks:
         )  # fmt: skip
 
 
-def named_code(run: Settings) -> tuple[object, ...]:
-    """The sections that name code."""
-    train, data = run.train, run.data
-    sources = [each and each.model_dump(mode="json") for each in (*data.sources.values(), *run.evaluation_sets.values())]
-    train_sections = train.model_dump(
-        mode="json", include={"task", "optimizer", "schedule", "groups", "callbacks", "trainer", "strategy", "metrics"}
-    )
-    metrics = {name: metric.model_dump(mode="json") for name, metric in run.evaluate.metrics.items()}
-    return train_sections, metrics, run.model, sources, data.label, data.label_kind
-
-
 def make_task(run: Settings, arguments: JsonObject) -> Task:
     task = load(run.train.task.use, "tasks")(**arguments)
     if not isinstance(task, Task):
@@ -239,14 +231,9 @@ def make_task(run: Settings, arguments: JsonObject) -> Task:
 
 def is_users(run: Settings) -> bool:
     """Whether code that a user wrote takes part in a step."""
-    named = [
-        run.train.task.use,
-        run.model.use,
-        run.train.optimizer.use,
-        *(group.optimizer.use for group in run.train.groups if group.optimizer),
-    ]
-    inside = run.train.task.arguments
-    return any(":" in use for use in named) or ".py:" in json.dumps(inside) or bool(own_metrics(run))
+    places = ("train.task", "train.optimizer", "train.groups", "train.metrics", "evaluate.metrics", "model")
+    named = [each.use for each in references(run) if each.setting.startswith(places)]
+    return any(":" in use for use in (*named, *uses_in(run.train.task.arguments)))
 
 
 # --- the process

@@ -17,12 +17,9 @@ from snaketrain.runtime.strict_json import Json
 
 MOST_NAMES = 8  # that a message lists
 LONGEST = 900  # characters of a problem
-TYPE = re.compile(
-    r"(?:list|dict|literal|nullable|constrained-\w+|function-\w+)[\[(]|function-"
-)  # of a value, as pydantic names it in a place
+TYPE = re.compile(r"(?:list|dict|literal|nullable)\[|constrained-|function-")  # of a value, as pydantic names it in a place
 SCALARS = (("int",), ("float",), ("str",), ("bool",))
 OF_SCALARS = ("int_", "float_", "string_type", "bool_")
-OTHER_TYPE = ("list_type", "dict_type", "model_type", "literal_error", "string_type")
 PLAINER = {
     "a valid dictionary": "names with their values",
     "List should have": "a list of",
@@ -62,22 +59,20 @@ def problems_of(section: type[Section], value: Json, where: str, what: str = "se
 def errors_in(error: ValidationError) -> list[ErrorDetails]:
     """Pydantic's errors, by their places in the configuration.
 
-    Where a value may be of several types, pydantic has an error for each of them, with the type as a part of the place. Those of the types
-    that the value is of are kept, or else the first.
+    Where a value may be of several types, pydantic has an error for each of them, with the type as a part of the place. Those inside the
+    value are kept, which is of that type then, or else the first.
     """
-    of_values: dict[tuple[int | str, ...], list[tuple[bool, ErrorDetails]]] = {}
+    found: dict[tuple[int | str, ...], ErrorDetails] = {}
     for item in error.errors(include_url=False):
-        place = item["loc"][:-1] if item["loc"][-1:] in SCALARS and item["type"].startswith(OF_SCALARS) else item["loc"]
-        types = [number for number, part in enumerate(place) if isinstance(part, str) and TYPE.match(part)]
-        value = place[: types[0]] if types else place
-        is_of_type = bool(types and place[types[0] + 1 :]) or item["type"] not in OTHER_TYPE
-        without_types = tuple(part for number, part in enumerate(place) if number not in types)
-        of_values.setdefault(value, []).append((is_of_type, {**item, "loc": without_types}))
-    found: list[ErrorDetails] = []
-    for errors in of_values.values():
-        kept = [item for is_of_type, item in errors if is_of_type] or [errors[0][1]]
-        found += {(item["loc"], item["type"] if not item["type"].startswith(OF_SCALARS) else ""): item for item in kept}.values()
-    return found
+        is_scalar = item["loc"][-1:] in SCALARS and item["type"].startswith(OF_SCALARS)
+        place = item["loc"][:-1] if is_scalar else item["loc"]
+        place = tuple(part for part in place if not (isinstance(part, str) and TYPE.match(part)))
+        if place not in found or (
+            is_scalar and found[place]["type"].startswith(OF_SCALARS)
+        ):  # of `int | float`, the wider type is the last
+            found[place] = {**item, "loc": place}
+    above = {place[:length] for place in found for length in range(len(place))}
+    return [item for place, item in found.items() if place not in above]
 
 
 def problem(item: ErrorDetails, section: type[Section] = Settings, where: str = "", what: str = "setting") -> str:

@@ -6,6 +6,7 @@ reported and left out, so that they do not hide other errors.
 
 import copy
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -151,24 +152,18 @@ def _changed(common: JsonObject, change: Change, datasets: dict[str, JsonObject]
 
 def _given_twice(settings: JsonObject) -> Iterator[str]:
     """Settings that are given both with a dotted key and below a nested one, of which the later would win."""
-    places = [
-        (key, tuple(str(part) for part in (*key.split("."), *inner)))
-        for key, value in settings.items()
-        if key != "data" or isinstance(value, dict)
-        for inner in _leaves(value)
-    ]
-    for number, (key, place) in enumerate(places):
-        for other, earlier in places[:number]:
-            if other != key and (place[: len(earlier)] == earlier or earlier[: len(place)] == place):
-                yield f"`{'.'.join(place if len(place) > len(earlier) else earlier)}` is given twice, by `{other}` and by `{key}`, and one would be ignored. Remove one."
+    leaves = [(key, leaf) for key, value in settings.items() if key != "data" or isinstance(value, dict) for leaf in _leaves(key, value)]
+    for (other, earlier), (key, place) in itertools.combinations(leaves, 2):
+        if other != key and (f"{place}.".startswith(f"{earlier}.") or f"{earlier}.".startswith(f"{place}.")):
+            yield f"`{max(earlier, place, key=len)}` is given twice, by `{other}` and by `{key}`, and one would be ignored. Remove one."
 
 
-def _leaves(value: Json) -> Iterator[tuple[str, ...]]:
+def _leaves(place: str, value: Json) -> Iterator[str]:
     if not isinstance(value, dict) or not value:
-        yield ()
+        yield place
         return
     for key, inner in value.items():
-        yield from ((str(key), *rest) for rest in _leaves(inner))
+        yield from _leaves(f"{place}.{key}", inner)
 
 
 def _set(raw: JsonObject, setting: tuple[str, Json]) -> JsonObject:

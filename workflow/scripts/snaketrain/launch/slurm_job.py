@@ -104,10 +104,8 @@ class SlurmJob:
         if self.signals or not ending.lost:
             return STOPPED_EARLY if stopped else ending.code
         self.leave_out(found)
-        if (left := len(self.usable())) < self.nodes.fewest:
-            return self.requeue(
-                ending.code, f"{ending.lost}; {left} nodes left, fewer than {self.nodes.fewest}; resuming from the last checkpoint"
-            )
+        if len(self.usable()) < self.nodes.fewest:
+            return self.requeue(ending.code, f"{ending.lost}; {self.too_few_nodes()}; resuming from the last checkpoint")
         if (pause := self.restarts.pause_after(ending)) is None:
             return ending.code
         self.wait(pause)
@@ -150,6 +148,9 @@ class SlurmJob:
     def usable(self) -> list[str]:
         return [host for host in self.job.hosts if host not in self.dead | self.unfit]
 
+    def too_few_nodes(self) -> str:
+        return f"{len(self.usable())} of {len(self.job.hosts)} nodes left, fewer than {self.nodes.fewest}"
+
     def leave_out_unfit(self) -> None:
         found = unfit_nodes(self.slurm, self.job.number, self.usable(), self.folder, self.size.python, self.say)
         for host, problem in found.items():
@@ -166,7 +167,7 @@ class SlurmJob:
         if again:
             self.say(f"{', '.join(sorted(again))} failed it before, and nobody has excluded them; giving up")
             return FAILED
-        return self.requeue(FAILED, f"{len(self.usable())} nodes left, fewer than {self.nodes.fewest}")
+        return self.requeue(FAILED, self.too_few_nodes())
 
     def leave_out(self, found: StepEnding) -> None:
         """Do without these nodes. Dead ones are released: SLURM would end the whole job when it notices them."""

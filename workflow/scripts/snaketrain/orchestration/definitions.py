@@ -1,4 +1,4 @@
-"""Finds the classes and functions that files define, and what classes set or inherit, without importing them.
+"""Finds the classes that files define, and what they set or inherit, without importing them.
 
 Importing torch and the like takes seconds, and a user's own file may fail or do anything.
 """
@@ -22,11 +22,6 @@ class Class(NamedTuple):
     node: ast.ClassDef
 
 
-class Function(NamedTuple):
-    file: Path
-    node: ast.FunctionDef
-
-
 def class_attribute(file: Path, name: str, *attributes: str, libraries: Libraries = ()) -> tuple[str | None, ast.expr | None]:
     """The first of the attributes that the class, or else its nearest base, sets, and its value.
 
@@ -45,12 +40,12 @@ def class_attribute(file: Path, name: str, *attributes: str, libraries: Librarie
     return None, None
 
 
-def class_and_bases(definition: Class | Function | None, libraries: Libraries = None) -> Iterator[Class | None]:
+def class_and_bases(definition: Class | None, libraries: Libraries = None) -> Iterator[Class | None]:
     """A class, then its bases, each before its own and read only when asked for; None for one that is not found."""
     return _class_and_bases(definition, libraries, frozenset())
 
 
-def _class_and_bases(definition: Class | Function | None, libraries: Libraries, below: frozenset[Class]) -> Iterator[Class | None]:
+def _class_and_bases(definition: Class | None, libraries: Libraries, below: frozenset[Class]) -> Iterator[Class | None]:
     if not isinstance(definition, Class):
         yield None
         return
@@ -64,12 +59,12 @@ def _class_and_bases(definition: Class | Function | None, libraries: Libraries, 
 
 
 @functools.cache
-def definition_of(file: Path, name: str, before: int | None = None, libraries: Libraries = None) -> Class | Function | None:
-    """The class or function that a name, perhaps with dots, stands for in a file (before a line of it)."""
+def definition_of(file: Path, name: str, before: int | None = None, libraries: Libraries = None) -> Class | None:
+    """The class that a name, perhaps with dots, stands for in a file (before a line of it)."""
     return _definition(file, name, before, libraries, set())
 
 
-def _definition(file: Path, name: str, before: int | None, libraries: Libraries, seen: set[tuple[Path, str]]) -> Class | Function | None:
+def _definition(file: Path, name: str, before: int | None, libraries: Libraries, seen: set[tuple[Path, str]]) -> Class | None:
     """`seen`: where it was looked for already, since modules import each other in circles."""
     if (file, name) in seen and not before:
         return None
@@ -79,8 +74,6 @@ def _definition(file: Path, name: str, before: int | None, libraries: Libraries,
             continue
         if isinstance(statement, ast.ClassDef) and statement.name == name:
             return Class(file, statement)
-        if isinstance(statement, ast.FunctionDef) and statement.name == name:
-            return Function(file, statement)
         for module, inner in _imported(statement, name, file):
             source = _module_file(module, file, libraries)
             if source and inner and (found := _definition(source, inner, None, libraries, seen)):

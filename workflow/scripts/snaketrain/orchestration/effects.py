@@ -18,7 +18,7 @@ from typing import IO, NamedTuple
 from snaketrain.config.schema import Settings
 from snaketrain.data.fetching import named_files
 from snaketrain.orchestration.code_digest import SCRIPTS
-from snaketrain.runtime.manifests import digest, read_if_intact, stamp, write_checked
+from snaketrain.runtime.manifests import digest, read_if_intact, stamp_of, write_checked
 from snaketrain.runtime.provenance import installed
 from snaketrain.runtime.strict_json import Json, JsonObject
 
@@ -72,10 +72,8 @@ def effect_problems(runs: Mapping[str, Settings], without_data: Collection[str] 
 
 def run_key(run: Settings) -> str:
     """Of everything in a run's settings that a check looks at."""
-    content = {name: getattr(run, name).model_dump_json() for name in ("data", "model", "evaluate")}
-    content |= {f"evaluation_sets.{name}": each.model_dump_json() for name, each in run.evaluation_sets.items()}
     train = run.train.model_dump_json(exclude={"seed", "deterministic", "early_stopping"})
-    return digest(content, train)
+    return digest(run.model_dump_json(include={"data", "model", "evaluate", "evaluation_sets"}), train)
 
 
 # --- what was found right
@@ -91,27 +89,20 @@ class _Known:
     def read(cls) -> "_Known":
         code = digest(_code(), sys.version, [installed(name) for name in VERSIONS])
         kept = read_if_intact(STORE, "the runs are tried again")
-        if kept and kept["code"] == code and all(_stamp(file) == each for file, each in kept["files"].items()):
+        if kept and kept["code"] == code and all(stamp_of(file) == each for file, each in kept["files"].items()):
             return cls(code, set(kept["right"]), dict(kept["files"]))
         return cls(code, set(), {})
 
     def add(self, keys: Iterable[str], files: Iterable[str]) -> None:
         self.right |= set(keys)
-        self.files |= {file: _stamp(file) for file in files}
+        self.files |= {file: stamp_of(file) for file in files}
         with contextlib.suppress(OSError):  # a read-only folder
             STORE.parent.mkdir(exist_ok=True)
             write_checked(STORE, {"code": self.code, "right": sorted(self.right), "files": self.files})
 
 
 def _code() -> list[Json]:
-    return [[str(file.relative_to(SCRIPTS)), _stamp(str(file))] for file in sorted((SCRIPTS / "snaketrain").rglob("*.py"))]
-
-
-def _stamp(file: str) -> Json:
-    try:
-        return list(stamp(os.stat(file)))
-    except OSError:
-        return None
+    return [[str(file.relative_to(SCRIPTS)), stamp_of(file)] for file in sorted((SCRIPTS / "snaketrain").rglob("*.py"))]
 
 
 def _read_files(runs: Iterable[Settings]) -> set[str]:

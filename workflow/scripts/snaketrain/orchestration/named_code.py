@@ -2,75 +2,45 @@
 
 import ast
 import functools
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from snaketrain.config.errors import nearest, problems_of
 from snaketrain.config.references import NotFound, find, module_file
 from snaketrain.config.schema import Metric, Settings, Train, Use
-from snaketrain.config.schema.base import sections_in
 from snaketrain.config.schema.evaluation import TEXT_METRICS, Generate
 from snaketrain.config.schema.tasks import CHECKED_BY_CLASS, ModuleSettings, TextClassificationSettings, problems
 from snaketrain.config.sizes import is_used
 from snaketrain.labels import label_kind, metrics_by_label_kind
 from snaketrain.orchestration.code_digest import code_digests
 from snaketrain.orchestration.definitions import class_and_bases, class_attribute, definition_of
-from snaketrain.orchestration.own_files import uses_in
+from snaketrain.orchestration.own_files import Reference, references
 from snaketrain.orchestration.strategy_declarations import InvalidDeclaration, strategy_info
 from snaketrain.tasks.metric_names import KNOWN, MODES, Known, Modes, is_short, mode_of, modes_of, modes_of_module, short_names
 
-SHORT_NAMES_IN = {"train.task": "tasks", "train.strategy": "strategies", "train.schedule": "training.schedules"}
 TEXT_TASKS = ("text_classification", "causal_lm", "seq2seq")  # their models are from transformers
-
-
-class Reference(NamedTuple):
-    """A setting that refers to code."""
-
-    setting: str
-    use: str
-    short_names_in: str | None
-    arguments: Mapping[str, object] | None  # None: they are not for the code itself
-    complete: bool = True  # whether it is called with only these arguments; losses and metrics get tensors as well
 
 
 def reference_errors(run: Settings) -> Iterator[str]:
     """Tasks, models, optimizers and the like that do not exist; a metric that the task does not log."""
     wrong = problems(run.train.task.arguments) if run.train.task.use == "module" else []
     yield from wrong
-    complete = True  # whether everything that determines the metrics could be read
     if run.train.task.use == "text_classification":
         yield from loss_errors(run)
-    for reference in references(run):
-        try:
-            file, _ = find(reference.use, reference.short_names_in)
-        except NotFound as error:
-            yield f"{reference.setting}: {error}" + ("" if str(error).endswith("?") else ".")
-            complete = False
-            continue
-        if file and (problem := unreadable(file)):
-            yield f"{reference.setting}: `{reference.use}` imports {problem}"
-            complete = False
-            continue
+    missing = [problem for each in references(run) if (problem := missing_code(each))]
+    yield from missing
     yield from named_metric_errors(run)
-    if complete or run.train.task.use != "module" or wrong:
+    if not missing or run.train.task.use != "module" or wrong:  # otherwise what determines the metrics could not be read
         yield from metric_errors(run)
 
 
-def references(run: Settings) -> Iterator[Reference]:
-    """All code that a run names; the arguments of the task `module` are sections as well."""
-    task, of_task = run.train.task, "train.task.arguments"
-    module = ModuleSettings(**task.arguments) if task.use == "module" and not problems(task.arguments) else None
-    for place, section in (*sections_in(run), *(sections_in(module, of_task) if module else ())):
-        use, in_task = getattr(section, "use", None), place.startswith(of_task)
-        if use is None or (place, use) == ("train.strategy", "auto") or (isinstance(section, Metric) and is_short(use) and not in_task):
-            continue
-        arguments = None if place == "train.task" and use in CHECKED_BY_CLASS else getattr(section, "arguments", None)
-        short_names_in = SHORT_NAMES_IN.get(re.sub(r"^train\.groups\.\d+\.", "train.", place))
-        yield Reference(f"{place}.use", use, short_names_in, arguments, complete=not (in_task or isinstance(section, Metric)))
-    if module is None:
-        yield from (Reference(of_task, use, None, None) for use in uses_in(task.arguments))
+def missing_code(reference: Reference) -> str | None:
+    try:
+        file, _ = find(reference.use, reference.short_names_in)
+    except NotFound as error:
+        return f"{reference.setting}: {error}" + ("" if str(error).endswith("?") else ".")
+    problem = unreadable(file) if file else None
+    return f"{reference.setting}: `{reference.use}` imports {problem}" if problem else None
 
 
 @functools.cache

@@ -1,14 +1,17 @@
 """The user's own files that results depend on: code that the settings name, and the content of local data and models."""
 
 import functools
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.references import find
-from snaketrain.config.schema import Data, Examples, Settings, Source
+from snaketrain.config.schema import Data, Metric, Settings, Source
+from snaketrain.config.schema.base import sections_in
+from snaketrain.config.schema.tasks import CHECKED_BY_CLASS, ModuleSettings, problems
 from snaketrain.data.fetching import named_files
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.strategy_declarations import strategy_files
@@ -19,17 +22,13 @@ from snaketrain.tasks.metric_names import is_short
 AT_ONCE = 4  # files that are read for their digests
 
 
-def of_splits(data: Data) -> dict[str, Examples]:
-    return data.sources
-
-
 def class_files(named: Iterable[tuple[str, str | None]]) -> list[Path]:
     """The files of named code that may change; installed packages do not."""
     return [file for use, place in named if (file := find(use, place)[0])]
 
 
-def dataset_classes(data: Data) -> list[tuple[str, None]]:
-    return [(source.use, None) for source in of_splits(data).values() if source.use]
+def dataset_classes(data: Data) -> list[tuple[str, str | None]]:
+    return [(source.use, None) for source in data.sources.values() if source.use]
 
 
 def uses_in(value: Json) -> list[str]:
@@ -72,30 +71,48 @@ def own_digests() -> DigestCache:
     return DigestCache(store, "sha256")
 
 
-# --- the files whose code decides what a run trains, evaluates or predicts: own ones, and those of the library that settings name
+# --- the code that a run names, and the files of it that decide what it trains, evaluates or predicts
+
+SHORT_NAMES_IN = {"train.task": "tasks", "train.strategy": "strategies", "train.schedule": "training.schedules"}
 
 
-Named: TypeAlias = Iterable[tuple[str, str | None]]  # what a setting `use` names, and the package whose names may be short
+class Reference(NamedTuple):
+    """A setting that refers to code."""
+
+    setting: str
+    use: str
+    short_names_in: str | None
+    arguments: Mapping[str, object] | None  # None: they are not for the code itself
+    complete: bool = True  # whether it is called with only these arguments; losses and metrics get tensors as well
 
 
-def code_of_run(run: Settings, also: Named = ()) -> list[Path]:
-    """Task, model, data, losses and metrics."""
-    named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data.for_training), *also]
-    named += [(use, None) for use in uses_in(run.train.task.arguments)]  # losses, metrics
-    named += [(metric.use, None) for metric in run.train.metrics.values() if not is_short(metric.use)]
+def references(run: Settings) -> Iterator[Reference]:
+    """All code that a run names; the arguments of the task `module` are sections as well."""
+    task, of_task = run.train.task, "train.task.arguments"
+    module = ModuleSettings(**task.arguments) if task.use == "module" and not problems(task.arguments) else None
+    for place, section in (*sections_in(run), *(sections_in(module, of_task) if module else ())):
+        use, in_task = getattr(section, "use", None), place.startswith(of_task)
+        if use is None or (place, use) == ("train.strategy", "auto") or (isinstance(section, Metric) and is_short(use) and not in_task):
+            continue
+        arguments = None if place == "train.task" and use in CHECKED_BY_CLASS else getattr(section, "arguments", None)
+        short_names_in = SHORT_NAMES_IN.get(re.sub(r"^train\.groups\.\d+\.", "train.", place))
+        yield Reference(f"{place}.use", use, short_names_in, arguments, complete=not (in_task or isinstance(section, Metric)))
+    if module is None:
+        yield from (Reference(of_task, use, None, None) for use in uses_in(task.arguments))
+
+
+def code_of_run(run: Settings, *further: str) -> list[Path]:
+    """Of task, model, data, losses and metrics: the user's own files, and those of the library that only settings name. `further`: also
+    what settings name whose places begin like this."""
+    places = ("train.task", "train.metrics", "model", *further)
+    named = [(each.use, each.short_names_in) for each in references(run) if each.setting.startswith(places)]
+    named += [*dataset_classes(run.data.for_training), *((use, None) for use in uses_in(run.train.task.arguments))]
     return [*class_files(named), *strategy_files(run.train.strategy.use), label_kind_file(run.data.label_kind)]
 
 
 def code_of_evaluation(run: Settings, evaluation_set: str) -> list[Path]:
-    metrics = [(metric.use, None) for metric in run.evaluate.metrics.values() if not is_short(metric.use)]
-    return code_of_run(run, [*dataset_classes(run.sets.get(evaluation_set, run.data)), *metrics])
+    return [*code_of_run(run, "evaluate.metrics"), *class_files(dataset_classes(run.sets.get(evaluation_set, run.data)))]
 
 
 def code_of_training(run: Settings) -> list[Path]:
-    """Also optimizers, schedules, callbacks and a training loop."""
-    train = run.train
-    named: list[tuple[str, str | None]] = [(train.optimizer.use, None), (train.schedule.use, "training.schedules")]
-    named += [(group.optimizer.use, None) for group in train.groups if group.optimizer]
-    named += [(group.schedule.use, "training.schedules") for group in train.groups if group.schedule]
-    named += [(each.use, None) for each in (*train.callbacks, train.trainer) if each]
-    return code_of_run(run, named)
+    return code_of_run(run, "train.")

@@ -5,18 +5,17 @@ Every job parses the Snakefile again, so this imports nothing heavy.
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeAlias
 
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.config.secrets import variables_in
-from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
-from snaketrain.orchestration.known_stages import folder_of_job, stages_of
-from snaketrain.orchestration.names import data_name, initial, source_name
+from snaketrain.orchestration.names import data_name, initial, run_of, set_name, source_name
 from snaketrain.orchestration.rule_values import varying
-from snaketrain.orchestration.stage import Decision, ModelStage
+from snaketrain.orchestration.stage import Decision, ModelStage, Stage
+from snaketrain.orchestration.stages import PreparedSet, classes, folder_of_job
 from snaketrain.orchestration.strategy_declarations import evaluation_compute, saves_shards
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import USED_AS_SECRETS
@@ -33,20 +32,18 @@ class Pipeline:
         in_slurm_job: bool = False,
         reads_files: bool = True,
         runs: dict[str, Settings] | None = None,
-        in_job: bool = False,
     ):
-        """`runs`: those of the configuration, if they have been read already; `in_job`: this is the Snakemake of a job of a cluster.
+        """`runs`: those of the configuration, if they have been read already.
 
         `reads_files`: whether local files are compared; jobs parse the Snakefile as well, but decide nothing.
         """
-        self.config, self.in_slurm_job, self.in_job = config, in_slurm_job, in_job
+        self.config, self.in_slurm_job = config, in_slurm_job
         # the runs that are trained to their end, from functions that wait for the decision; rules of extras add theirs
         self.once_decided: list[Callable[[], list[str]]] = []
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
         self.ancient: Callable[[str], str] = str  # Snakemake's mark of an input whose changes make nothing stale
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning
-        self.sets = EvaluationSets(self.runs)
-        self.stages = stages_of(self)
+        self.stages: dict[str, Stage] = {name: stage(self) for name, stage in classes().items()}
         self.reads_files = reads_files
         os.environ[USED_AS_SECRETS] = ",".join(sorted(variables_in(config)))  # what is printed must not have their values
 
@@ -67,24 +64,21 @@ class Pipeline:
         return {name: self.runs[run].data.for_training for run, name in self.data_names.items()}
 
     @cached_property
+    def sets(self) -> dict[str, PreparedSet]:
+        """By `run/evaluation set`: what is prepared for it, also for a test set in files of its own."""
+        return {
+            f"{run}/{name}": PreparedSet(name, set_name(name, reading, settings.data), self.data_names[run], reading)
+            for run, settings in self.runs.items()
+            for name, reading in settings.sets.items()
+        }
+
+    @cached_property
     def computes(self) -> dict[str, Compute]:
         return {name: run.compute for name, run in self.runs.items()}
 
     @cached_property
     def evaluation_computes(self) -> dict[str, Compute]:
         return {name: evaluation_compute(run) for name, run in self.runs.items()}
-
-    def computes_of(self, stage: str) -> dict[str, Compute]:
-        """What each job of a stage that runs a model takes."""
-        return self._model_stage(stage).computes
-
-    def compute(self, stage: str, job: str) -> Compute:
-        return self._model_stage(stage).compute(job)
-
-    def _model_stage(self, name: str) -> ModelStage:
-        stage = self.stages[name]
-        assert isinstance(stage, ModelStage), f"{name} runs no model"
-        return stage
 
     @property
     def selection_is_light(self) -> bool:
@@ -151,24 +145,19 @@ class Pipeline:
     def manifest(self, stage: str, name: str = "") -> str:
         return self.stages[stage].manifest(name)
 
-    def raw(self, dataset: str) -> str:
-        return self.as_input("fetch_data", dataset)
-
     def data(self, name: str) -> str:
         return self.as_input("prepare_data", self.data_names[run_of(name)])
 
-    def tokenizer(self, dataset: str) -> list[str]:
-        return self._fetched(self.datasets[dataset].tokenizer)
-
     def weights(self, name: str) -> list[str]:
-        return self._fetched(self.runs[run_of(name)].model.source)
+        source = self.runs[run_of(name)].model.source
+        return [self.as_input("fetch_model", source_name(source))] if source else []
 
-    def weights_to_merge(self, run: str) -> list[str]:
-        """The pretrained weights that adapters are merged into when a checkpoint is selected."""
-        return self.weights(run) if self.runs[run].model.adapters else []
-
-    def initial_weights(self, name: str) -> list[str]:
-        return self._fetched(initial(self.runs[run_of(name)]))
+    def read(self, stage: str, *roles: str) -> list[str] | Callable[[Sequence[str]], list[str]]:
+        """What each job of a stage reads in these roles, or in all, for the input of its rule."""
+        reads = self.stages[stage].reads
+        return varying(
+            self.stages[stage].jobs, lambda job: [self.as_input(*each) for role, each in reads(job).items() if role in roles or not roles]
+        )
 
     def added(self, stage: str, job: str) -> dict[str, list[str]]:
         """The manifests that other stages let a job read, by the options of its script."""
@@ -177,19 +166,6 @@ class Pipeline:
     def added_code(self, stage: str, job: str) -> list[Path]:
         """The files that other stages let a job execute."""
         return [file for other in self.stages.values() for file in other.adds_code(stage, job)]
-
-    def data_of_set(self, name: str) -> str:
-        return self.as_input("prepare_data", self.sets.prepared[name].data)
-
-    def files_of_set(self, name: str) -> list[str]:
-        return [self.as_input(*each) for role, each in self.sets.prepared[name].reads().items() if role == "files"]
-
-    def evaluation_set(self, evaluation: str) -> list[str]:
-        """What an evaluation reads besides the training data: its set, or the test set of a run, if that is prepared on its own."""
-        return [self.as_input("prepare_set", name)] if (name := self.sets.read_by(evaluation)) else []
-
-    def _fetched(self, source: Source | None) -> list[str]:
-        return [self.as_input("fetch_model", source_name(source))] if source else []
 
     def evaluations_of(self, runs: Iterable[str]) -> list[str]:
         """Those on further sets, by their names."""
@@ -203,22 +179,21 @@ class Pipeline:
 
     # --- params of rules, which make results stale: each is a text with its name, since Snakemake compares them as a set
 
-    def section(self, stage: str, name: str) -> TextOfJob:
-        """A part of the settings of each of a stage's jobs; `null` for those without it."""
-        planned = self.stages[stage].planned
-        return self._text(stage, name, lambda job: planned(job).settings.get(name))
+    def compared(self, stage: str) -> dict[str, TextOfJob]:
+        """Of each of a stage's jobs: the sections of its settings, `null` for those without it, the digests of its code, and those of the
+        files that it fetches from this machine."""
+        of = self.stages[stage]
 
-    def code(self, stage: str) -> TextOfJob:
-        """The digests of the code of each of its jobs."""
-        planned = self.stages[stage].planned
-        return self._text(stage, "code", lambda job: planned(job).code)
+        def value(name: str, job: str) -> Json:
+            if name == "files":
+                return of.local_files(job) if self.reads_files else None
+            return of.planned(job).code if name == "code" else of.planned(job).settings.get(name)
 
-    def local_files(self, stage: str) -> TextOfJob:
-        """The digests of the files that each of its jobs fetches from this machine."""
-        return self._text(stage, "files", self.stages[stage].local_files) if self.reads_files else "files: null"
+        def text(name: str, job: str) -> str:
+            return f"{name}: {strict_json.dumps(value(name, job), sort_keys=True, ensure_ascii=False)}"
 
-    def _text(self, stage: str, name: str, value: Callable[[str], Json]) -> TextOfJob:
-        return varying(self.stages[stage].jobs, lambda job: f"{name}: {strict_json.dumps(value(job), sort_keys=True, ensure_ascii=False)}")
+        names = [*of.sections, "code", *(["files"] if of.fetches else [])]
+        return {name: varying(of.jobs, partial(text, name)) for name in names}
 
 
 def ranges_and_folders(pipeline: Pipeline) -> tuple[dict[str, Compute], dict[str, Path]]:

@@ -10,15 +10,15 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import WITH_NAMES, follows, mentions, read, settings_of
 from snaketrain.config.schema import Data, Settings, Source, Tracking
 from snaketrain.config.schema.evaluation import placed
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.config.secrets import environment_problems
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.locations import address_problems
 from snaketrain.data.surveying import check
-from snaketrain.orchestration import extras
 from snaketrain.orchestration.effects import effect_problems
 from snaketrain.orchestration.named_code import generation_errors, reference_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
-from snaketrain.orchestration.own_files import dataset_classes, of_splits
+from snaketrain.orchestration.own_files import references
 from snaketrain.orchestration.strategy_declarations import evaluation_errors, strategy_errors
 from snaketrain.runtime.credentials import all_set, resolved
 from snaketrain.runtime.strict_json import JsonObject
@@ -40,33 +40,21 @@ def examine(config: JsonObject) -> dict[str, Settings]:
         if run is None:
             continue
         train, data = run.train, run.data
-        arguments = [source.arguments for source in (*data.sources.values(), *run.evaluation_sets.values())]
-        named = (
-            train.task,
-            train.strategy,
-            train.optimizer,
-            train.schedule,
-            train.groups,
-            train.callbacks,
-            train.trainer,
-            train.metrics,
-            run.evaluate.metrics,
-            run.model,
-            run.select,
-            data.label_kind,
-            arguments,
-            dataset_classes(data),
-            [each.use for each in run.evaluation_sets.values()],
-        )
-        shared = run.model.adapters is None, train.strategy, train.batch_size, train.batch_tokens, train.accumulate, run.compute
+        named = [*references(run)], train.task, train.metrics, run.evaluate.metrics, run.select, data.label, data.label_kind
+        batches = train.batch_size, train.batch_tokens, train.accumulate, train.precision, train.compile
+        shared = run.model.adapters is None, train.strategy, train.optimizer, train.groups, batches, run.compute
         for check_settings, relevant, is_consequence in (
             (reference_errors, named, follows_by_path),
             (strategy_errors, shared, mentions),
             (evaluation_errors, shared, mentions),
-            (generation_errors, (*named, run.evaluate.generate, data.text), follows_by_path),
+            (generation_errors, (*named, run.evaluate.generate, data.has_token_types, data.by_class), follows_by_path),
             (sources, (run.data, run.model), follows_by_path),
             (evaluation_sets, (run.data, run.evaluation_sets), follows_by_path),
-            *((problems_of_run, relevant_to(run), follows_by_path) for problems_of_run, relevant_to in extras.checks_of_runs()),
+            *(
+                (each.problems_of_run, each.relevant_to(run), follows_by_path)
+                for each in modules("check")
+                if hasattr(each, "problems_of_run")
+            ),
         ):
             if (key := f"{check_settings.__module__} {check_settings.__name__} {relevant!r} {sorted(found.wrong)}") not in seen:
                 seen.add(key)
@@ -74,8 +62,8 @@ def examine(config: JsonObject) -> dict[str, Settings]:
         datasets.setdefault(data_name(data), (data, found.wrong))
     for name, (data, wrong) in datasets.items():
         # prepared data was checked as a whole already, and missing files were reported above
-        if not wrong & HOW_TO_READ and not Path(f"results/data/{name}/manifest.json").exists():
-            problems += [problem for problem in readable(data) if not follows_by_path(problem, wrong)]
+        if not (wrong & HOW_TO_READ or data.by_class or Path(f"results/data/{name}/manifest.json").exists()):
+            problems += [problem for problem in check(data, local_files(data)) if not follows_by_path(problem, wrong)]
     runs = settings_of(reading.runs)
     problems += same_in_queue(runs)
     problems += tracking(runs)
@@ -84,7 +72,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
     wrong = set().union(*(found.wrong for found in reading.runs.values()))
     problems += [each for each in effect_problems(runs, without_data) if not is_known(each, problems) and not follows_by_path(each, wrong)]
     if not problems:  # what extras check, such as a plan, would fail or mean nothing with wrong settings
-        problems = [*extras.problems(runs)]
+        problems = [problem for each in modules("check") if hasattr(each, "problems") for problem in each.problems(runs)]
     if problems:
         raise ConfigurationError(_once(problems))
     return runs
@@ -178,7 +166,7 @@ def shared_files(data: Data) -> Iterator[str]:
 def local_files(data: Data) -> dict[str, list[Path]]:
     """The local files of each split: a hub's are not fetched yet, and a dataset class has none."""
     given: dict[str, list[Path]] = {}
-    for split, source in of_splits(data).items():
+    for split, source in data.sources.items():
         if not source.is_remote and source.use is None:
             try:
                 given[split] = source_files(source)
@@ -214,11 +202,6 @@ def files(setting: str, source: Source) -> Iterator[str]:
 def beginning(file: Path) -> bytes:
     with open(file, "rb") as opened:
         return opened.read(100)
-
-
-def readable(data: Data) -> list[str]:
-    """Problems found by reading the beginning of the files."""
-    return [] if data.by_class else check(data, local_files(data))
 
 
 def tracking(runs: dict[str, Settings]) -> Iterator[str]:

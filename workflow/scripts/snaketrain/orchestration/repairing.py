@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from snaketrain.config.schema import Source
+from snaketrain.orchestration.names import run_of
 from snaketrain.orchestration.own_files import file_digests, own_digests
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.loaded_code import changed_files
@@ -31,48 +32,44 @@ class Repairs:
 
     def _needed(self, stage: str, name: str) -> bool:
         """Whether a stage has to rerun because its results are damaged, even if they are up to date for Snakemake."""
-        path = self.pipeline.manifest(stage, name)
-        if not Path(path).exists():  # Snakemake notices that by itself
+        if not Path(self.pipeline.manifest(stage, name)).exists():  # Snakemake notices that by itself
             return False
         if not self.pipeline.stages[stage].is_needed(name):
             return False
+        if why := self._why_again(stage, name):
+            self.report(f"{why} {stage} runs again.")
+        return why is not None
+
+    def _why_again(self, stage: str, name: str) -> str | None:
+        path = self.pipeline.manifest(stage, name)
         try:
             manifest = read_manifest(path)
         except SystemExit as error:
-            self.report(str(error))
-            return True
+            return str(error)
         if (path in self.written_unseen or not is_recorded(path)) and not self.current(stage, name):
-            self.report(
-                f"{path}: was written while no workflow ran, or put there, with other settings, code or inputs than now. {stage} runs again."
-            )
-            return True
+            return f"{path}: was written while no workflow ran, or put there, with other settings, code or inputs than now."
         if changed := self._changed(manifest):
             file, how = next(iter(changed.items()))
             more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-            self.report(f"{file} {how}{more} since {f'{stage}/{name}'.rstrip('/')} ran. {stage} runs again.")
-            return True
+            return f"{file} {how}{more} since {f'{stage}/{name}'.rstrip('/')} ran."
         of_run = manifest.facts.get("run")
-        if of_run not in (None, name.partition("/")[0]):
-            self.report(f"{path}: is of run {of_run}. {stage} runs again.")
-            return True
+        if of_run not in (None, run_of(name)):
+            return f"{path}: is of run {of_run}."
         if stage == "train_model":
             if message := damaged_log(manifest):
                 raise SystemExit(message)
             about = read_if_intact(manifest.folder / "run.json", "train_model writes it again")
             if about is None or (about["identity"], about["run"]) != (manifest.identity, name):
-                self.report(f"{manifest.folder}/run.json: is missing, damaged or of another training. {stage} runs again.")
-                return True
+                return f"{manifest.folder}/run.json: is missing, damaged or of another training."
         if self.pipeline.rerun_on_upgrade and (upgraded := differing(versions_of(manifest))):
-            self.report(f"{path}: was made with {described_versions(upgraded)}. {stage} runs again, as compute.rerun_on_upgrade asks for.")
-            return True
+            return f"{path}: was made with {described_versions(upgraded)} (compute.rerun_on_upgrade)."
         found = damage(manifest)
         if not found or self._source_changed(stage, name, manifest):
-            return False
+            return None
         if stage == "train_model" and set(found.values()) == {MISSING} and self._selected(name, manifest):
             self.report(f"{described(manifest, found)} The selected checkpoint is intact, so the training does not rerun.")
-            return False
-        self.report(f"{described(manifest, found)} {stage} runs again.")
-        return True
+            return None
+        return described(manifest, found)
 
     def tell_of_upgrades(self) -> None:
         """A line about results that were made with other versions of packages than those installed now."""
@@ -125,7 +122,7 @@ class Repairs:
         return (
             self.pipeline.stages[stage].has_same_settings(name, manifest)
             and not self._changed(manifest)
-            and (not stage.startswith("fetch") or self._same_files(stage, name, manifest))
+            and (not self.pipeline.stages[stage].fetches or self._same_files(stage, name, manifest))
             and all(self.current(*each) for each in above.values())
             and manifest.inputs == {role: read_manifest(self.pipeline.manifest(*each)).content for role, each in above.items()}
         )

@@ -1,56 +1,12 @@
-"""What rules say in Python: values that differ from job to job, the options of scripts; and the parts of Snakemake's objects that are used here."""
+"""What rules say in Python: values that differ from job to job, and the options of scripts."""
 
 import inspect
 import shlex
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 from snaketrain.config.schema import Compute, Settings
 from snaketrain.runtime.credentials import hidden
-
-
-class Wildcards(Protocol):
-    run: str  # only for jobs of one run
-    evaluation_set: str  # only for an evaluation on one of `evaluation_sets`
-
-    def __iter__(self) -> Iterator[str]: ...
-    def items(self) -> Iterable[tuple[str, str]]: ...
-
-
-class Rule(Protocol):
-    name: str
-
-
-class Job(Protocol):
-    rule: Rule
-    wildcards: Wildcards
-    output: Sequence[str]
-    log: Sequence[str]
-
-
-class Inputs(Protocol):
-    def items(self) -> Iterable[tuple[str, str | list[str]]]: ...
-
-
-class GroupJob(Protocol):
-    """Jobs that are submitted as one."""
-
-    jobs: Iterable[Job]
-
-
-class Dag(Protocol):
-    dependencies: Mapping[Job, Iterable[Job]]
-    finished_jobs: Iterable[Job]
-
-    def __len__(self) -> int: ...
-    def needrun_jobs(self) -> Iterable[Job]: ...
-    def get_job_group(self, job: Job) -> GroupJob | None: ...
-
-
-class Scheduler(Protocol):
-    failed: Container[Job | GroupJob]
-    running: Container[Job | GroupJob]
-
 
 # --- Values of a rule that may differ from job to job, in the form that is cheapest for Snakemake.
 #
@@ -87,10 +43,10 @@ def marked(value: object) -> list[tuple[object, object]]:
     return [(part, getattr(part, "flags", None)) for part in (value if isinstance(value, list) else [value])]
 
 
-def untracked(value: Callable[[str], Value]) -> Callable[[Wildcards, Inputs], Value]:
+def untracked(value: Callable[[str], Value]) -> Callable[[Iterable[str], object], Value]:
     """A param that makes nothing stale: Snakemake does not compare what functions of `input` return."""
 
-    def param(wildcards: Wildcards, input: Inputs) -> Value:
+    def param(wildcards: Iterable[str], input: object) -> Value:
         return value(job_name(wildcards))
 
     return with_signature(TAKES_INPUT, param)

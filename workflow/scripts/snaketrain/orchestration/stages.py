@@ -1,19 +1,21 @@
-"""The stages of the core: for each result its settings, its own code, and what it reads."""
+"""The stages of the core: for each result its settings, its own code, and what it reads; and all stages that there are."""
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import cache, cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from snaketrain.config.schema import Compute, Data, Source
+from snaketrain.config.schema import Compute, Data, Examples, Source
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.code_digest import SCRIPTS
-from snaketrain.orchestration.evaluation_sets import set_of
 from snaketrain.orchestration.named_code import train_settings
-from snaketrain.orchestration.names import initial
-from snaketrain.orchestration.own_files import class_files, code_of_evaluation, code_of_training, dataset_classes, of_splits
+from snaketrain.orchestration.names import initial, run_of, set_of, source_name
+from snaketrain.orchestration.own_files import class_files, code_of_evaluation, code_of_training, dataset_classes
 from snaketrain.orchestration.stage import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.strategy_declarations import compared_strategy
 from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.slurm.jobs import Work
 
 # --- fetch: copy data and models from where their sources say, on the machine that runs the workflow
 
@@ -21,7 +23,8 @@ from snaketrain.runtime.strict_json import JsonObject
 class FetchOne(Stage):
     """The files of a source."""
 
-    is_reproducible = True
+    sections = ("source",)
+    fetches = is_reproducible = True
 
     @property
     def script(self) -> Path:
@@ -33,17 +36,18 @@ class FetchOne(Stage):
 
 class FetchData(Stage):
     name, folder, works_on = "fetch_data", "raw/{}", "data set"
-    is_reproducible = True
+    sections = ("data",)
+    fetches = is_reproducible = True
 
     @property
     def jobs(self) -> Collection[str]:
         return self.pipeline.datasets
 
     def sources(self, job: str) -> dict[str, Source]:
-        return {split: source for split, source in of_splits(self.pipeline.datasets[job]).items() if not source.use}
+        return {split: source for split, source in self.pipeline.datasets[job].sources.items() if not source.use}
 
     def settings(self, job: str) -> JsonObject:
-        return {"data": {split: source.as_json for split, source in of_splits(self.pipeline.datasets[job]).items()}}
+        return {"data": {split: source.as_json for split, source in self.pipeline.datasets[job].sources.items()}}
 
 
 class FetchModel(FetchOne):
@@ -74,6 +78,7 @@ class FetchInput(FetchOne):
 
 
 class Prepare(Stage):
+    sections = ("data",)
     is_reproducible = True
     label_classes = ("Parser", "Tally")
 
@@ -103,27 +108,47 @@ class PrepareData(Prepare):
         return self.raw(job) | fetched(tokenizer=self.reading(job).tokenizer)
 
 
+class PreparedSet(NamedTuple):
+    """An evaluation set that is prepared on its own; runs with the same data share it."""
+
+    name: str  # in the configuration
+    folder: str  # the name of its job
+    data: str  # the name of the prepared training data
+    reading: Data  # its only split is `test`
+
+
 class PrepareSet(Prepare):
     name, folder, works_on = "prepare_set", "sets/{}", "evaluation set"
 
+    @cached_property
+    def prepared(self) -> dict[str, PreparedSet]:
+        return {each.folder: each for each in self.pipeline.sets.values()}
+
     @property
     def jobs(self) -> Collection[str]:
-        return self.pipeline.sets.prepared
+        return self.prepared
+
+    def files(self, job: str) -> Examples | None:
+        """None for a dataset class."""
+        examples = self.reading(job).test
+        return examples if examples and examples.use is None else None
 
     def inputs_to_fetch(self) -> Iterable[Source]:
-        return self.pipeline.sets.sources
+        return [files.source for job in self.jobs if (files := self.files(job))]
 
     def reading(self, job: str) -> Data:
-        return self.pipeline.sets.prepared[job].reading
+        return self.prepared[job].reading
 
     def reads(self, job: str) -> Reads:
-        return self.pipeline.sets.prepared[job].reads()
+        data: Reads = {"data": ("prepare_data", self.prepared[job].data)}
+        return data | ({"files": ("fetch_input", source_name(files.source))} if (files := self.files(job)) else {})
 
 
 # --- train
 
 
 class Training(ModelStage):
+    sections: ClassVar[tuple[str, ...]] = ("model", "train", "select")
     label_classes: ClassVar[tuple[str, ...]] = ("Head",)
 
     def compute(self, job: str) -> Compute:
@@ -154,6 +179,7 @@ class TrainModel(Training):
 
 class SelectCheckpoint(Stage):
     name, folder = "select_checkpoint", "runs/{}/selection"
+    sections = ("select",)
 
     def jobs_of(self, run: str) -> Sequence[str]:
         return [run]
@@ -177,7 +203,9 @@ class Evaluation(Inference):
     label_classes = ("Head", "Report", "Panel")
 
     def reads(self, job: str) -> Reads:
-        return self.data(job) | self.selection(job) | self.pipeline.sets.reads(job)
+        """The test set is read with the training data, unless it has files of its own."""
+        of_set = self.pipeline.sets.get(f"{run_of(job)}/{set_of(job)}")
+        return self.data(job) | self.selection(job) | ({"set": ("prepare_set", of_set.folder)} if of_set else {})
 
     def own_code(self, job: str) -> list[Path]:
         return code_of_evaluation(self.settings_of(job), set_of(job))
@@ -185,6 +213,7 @@ class Evaluation(Inference):
 
 class EvaluateModel(Evaluation):
     name, folder = "evaluate_model", "runs/{}/evaluation"
+    sections = ("evaluate",)
 
     def jobs_of(self, run: str) -> Sequence[str]:
         return [run]
@@ -195,16 +224,23 @@ class EvaluateModel(Evaluation):
 
 class EvaluateSet(Evaluation):
     name, folder, works_on = "evaluate_set", "runs/{}/sets/{}", "run with that evaluation set"
+    sections = ("evaluate", "set")
 
     @property
     def jobs(self) -> Collection[str]:
-        return self.pipeline.sets.evaluations
+        return self.pipeline.evaluations_of(self.pipeline.runs)
 
     def jobs_of(self, run: str) -> Sequence[str]:
         return self.pipeline.evaluations_of([run])
 
+    def reads(self, job: str) -> Reads:
+        return super().reads(job) | ({"training": ("train_model", self.run(job))} if self.checkpoints(job) == "all" else {})
+
+    def checkpoints(self, job: str) -> str:
+        return self.settings_of(job).evaluation_sets[set_of(job)].checkpoints
+
     def settings(self, job: str) -> JsonObject:
-        return self.pipeline.sets.settings(job)
+        return {"evaluate": self.settings_of(job).evaluate.as_json, "set": {"checkpoints": self.checkpoints(job)}}
 
 
 class CompareRuns(Stage):
@@ -224,3 +260,50 @@ class CompareRuns(Stage):
 CORE: tuple[type[Stage], ...] = (
     FetchData, FetchModel, FetchInput, PrepareData, PrepareSet, TrainModel, SelectCheckpoint, EvaluateModel, EvaluateSet, CompareRuns,
 )  # fmt: skip
+
+
+@cache
+def classes() -> dict[str, type[Stage]]:
+    """All stages, of the core and of each extra that is there."""
+    return {stage.name: stage for stage in (*CORE, *(stage for extra in modules("stages") for stage in extra.STAGES))}
+
+
+# --- what a rule's name tells of its jobs, where no configuration is at hand
+
+
+def trains(rule: str) -> bool:
+    """Whether its jobs write the journal of a training."""
+    return issubclass(classes().get(rule, Stage), Training)
+
+
+def whole_of(rule: str) -> str:
+    """The rule of whose jobs its own are parts, in the same folder; itself, if they are no parts."""
+    return classes().get(rule, Stage).part_of or rule
+
+
+def parts_of(rule: str) -> list[str]:
+    """The rules that do a part of its jobs."""
+    return [name for name, stage in classes().items() if stage.part_of == rule]
+
+
+def folder_of_job(rule: str, output: str | Path) -> Path:
+    """Where a job works, given its first output."""
+    folder = Path(output).parent
+    if (whole := whole_of(rule)) == rule:
+        return folder
+    own = Path(classes()[rule].folder)
+    run = folder.parts[-len(own.parts) :][own.parts.index("{}")]
+    return folder.parents[len(own.parts) - 1] / classes()[whole].folder.format(run)
+
+
+# --- what SLURM's jobs do
+
+
+def run_of_work(work: Work) -> str:
+    """The run, where the job works on one: of a part, whose name is `<run>_<part>`, too."""
+    return work.name if whole_of(work.stage) == work.stage else work.name.rpartition("_")[0]
+
+
+def results_of_work(work: Work) -> set[tuple[str, str]]:
+    """What it writes: a run has one training folder, whether it is trained in parts or at once."""
+    return {(whole_of(stage), run_of_work(work)) for stage in work.stages}

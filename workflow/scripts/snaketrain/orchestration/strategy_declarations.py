@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
 from snaketrain.config.references import NotFound, find
 from snaketrain.config.schema import Compute, Settings, Train, Use
-from snaketrain.config.sizes import DIMENSIONS, InvalidShape, compile_error, is_used, mesh_shape, microbatch_error, option_errors
+from snaketrain.config.sizes import DIMENSIONS, InvalidShape, MeshShape, compile_error, is_used, mesh_shape, microbatch_error, option_errors
 from snaketrain.orchestration.definitions import class_attribute
 
 PACKAGE = "strategies"  # where short names are looked up
@@ -35,18 +35,16 @@ class StrategyInfo(BaseModel):
     generates: StrictBool = True
     degrees_fill_mesh: StrictBool = False  # whether its arguments are the degrees of a mesh: see `config/sizes.py`
 
-    def stages(self, arguments: Mapping[str, object], processes: int) -> int:
-        """The processes of a pipeline, 1 without one."""
-        with contextlib.suppress(InvalidShape):  # reported by `misfit`
-            return mesh_shape(degrees_in(arguments), processes).pipeline if self.degrees_fill_mesh else 1
-        return 1
+    def mesh(self, arguments: Mapping[str, object], processes: int) -> MeshShape:
+        """One process in each dimension without a mesh, or where the degrees do not fit, which `misfit` reports."""
+        with contextlib.suppress(InvalidShape):
+            return mesh_shape(degrees_in(arguments), processes) if self.degrees_fill_mesh else MeshShape()
+        return MeshShape()
 
     def data_parallel_size(self, arguments: Mapping[str, object], processes: int) -> int:
         """The number of shares that a batch is split into: processes that hold parts of one model see the same examples."""
         if self.degrees_fill_mesh:
-            with contextlib.suppress(InvalidShape):  # reported by `misfit`
-                return mesh_shape(degrees_in(arguments), processes).data_parallel_size
-            return 1
+            return self.mesh(arguments, processes).data_parallel_size
         model_parallel = [arguments.get(name) or processes for name, kind in self.degrees.items() if kind == "model_parallel"]
         return processes // math.prod(degree for degree in model_parallel if isinstance(degree, int))
 
@@ -114,14 +112,13 @@ def strategy_errors(run: Settings) -> Iterator[str]:
         yield f"{problem}."
     if info.shards_model:
         yield from whole_parameter_errors(train)
-    for nodes in compute.node_counts:
-        if problem := misfit(strategy, info, nodes * compute.processes, compute.device):
-            yield problem + (f" (with {nodes} nodes)." if compute.nodes != "1" else ".")
-            break
-    stages = info.stages(strategy.arguments, compute.node_counts[-1] * compute.processes)
+    if unfit := misfit_of_any(run, info, compute):
+        yield unfit
+    most = compute.node_counts[-1] * compute.processes
+    stages = info.mesh(strategy.arguments, most).pipeline
     if problem := microbatch_error(strategy.arguments, stages, train.accumulate, compute.reduce_batch_on_oom):
         yield f"{problem}."
-    parts = info.data_parallel_size(strategy.arguments, compute.node_counts[-1] * compute.processes) * train.accumulate
+    parts = info.data_parallel_size(strategy.arguments, most) * train.accumulate
     if train.batch_tokens is None and parts > train.batch_size:
         times_nodes = f"compute.nodes ({compute.nodes}) times " if compute.nodes != "1" else ""
         yield (
@@ -140,6 +137,14 @@ def whole_parameter_errors(train: Train) -> Iterator[str]:
             )
 
 
+def misfit_of_any(run: Settings, info: StrategyInfo, compute: Compute, setting: str = "compute.processes") -> str | None:
+    """Why one of the numbers of nodes does not fit the strategy."""
+    for nodes in compute.node_counts:
+        if problem := misfit(run.train.strategy, info, nodes * compute.processes, compute.device, setting):
+            return problem + (f" (with {nodes} nodes)." if compute.nodes != "1" else ".")
+    return None
+
+
 def misfit(strategy: Use, info: StrategyInfo, processes: int, device: str, setting: str = "compute.processes") -> str | None:
     """Why this number of processes, or the device, does not fit the strategy."""
     use, arguments = strategy.use, strategy.arguments
@@ -152,7 +157,11 @@ def misfit(strategy: Use, info: StrategyInfo, processes: int, device: str, setti
     if device == "cuda" and "cuda" not in info.devices:
         return f"train.strategy `{use}` runs only on CPUs, but compute.device is cuda: set it to cpu, or use another strategy"
     if info.degrees_fill_mesh:
-        return mesh_error(arguments, processes, setting)
+        try:
+            mesh_shape(degrees_in(arguments), processes, setting)
+        except InvalidShape as error:
+            return str(error)
+        return next(option_errors(arguments), None)
     for name in info.degrees:
         degree = arguments.get(name)
         if degree is not None and (not isinstance(degree, int) or degree < 1 or processes % degree):
@@ -168,14 +177,6 @@ def misfit(strategy: Use, info: StrategyInfo, processes: int, device: str, setti
             f"no data parallelism is left, so use more processes, a smaller `{degrees[0]}`, or no `{given[0]}`"
         )
     return None
-
-
-def mesh_error(arguments: Mapping[str, object], processes: int, setting: str) -> str | None:
-    try:
-        mesh_shape(degrees_in(arguments), processes, setting)
-    except InvalidShape as error:
-        return str(error)
-    return next(option_errors(arguments), None)
 
 
 def degrees_in(arguments: Mapping[str, object]) -> dict[str, object]:
@@ -214,8 +215,5 @@ def evaluation_errors(run: Settings) -> Iterator[str]:
             yield f"compute.evaluation: {problem}."
     if (compute.nodes, compute.processes) == (run.compute.nodes, run.compute.processes):
         return
-    for nodes in compute.node_counts:
-        unfit = misfit(run.train.strategy, info, nodes * compute.processes, compute.device, "compute.evaluation.processes")
-        if unfit:
-            yield f"{unfit}."
-            return
+    if unfit := misfit_of_any(run, info, compute, "compute.evaluation.processes"):
+        yield unfit

@@ -11,17 +11,22 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.job_errors import last_error
-from snaketrain.orchestration.known_stages import folder_of_job, parts_of
 from snaketrain.orchestration.names import RESULTS
 from snaketrain.orchestration.pipeline import Pipeline
-from snaketrain.orchestration.rule_values import Dag, Job, Scheduler
+from snaketrain.orchestration.stages import folder_of_job, parts_of
 from snaketrain.runtime.credentials import hidden_in
 from snaketrain.runtime.manifests import PRIVATE_FILE, read_if_intact, write_checked
 from snaketrain.runtime.strict_json import JsonObject
+
+if TYPE_CHECKING:
+    from snakemake.dag import DAG
+    from snakemake.jobs import Job
+    from snakemake.scheduling.job_scheduler import JobScheduler
 
 LOG = Path("logs/compare_runs.log")
 NAMES_SHOWN = 5
@@ -33,7 +38,7 @@ def print_comparison() -> None:
     print("", *(line for line in lines if not line.startswith("compare_runs: done in")), "", sep="\n", file=sys.stderr)
 
 
-def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None:
+def compare_finished(pipeline: Pipeline, dag: "DAG", scheduler: "JobScheduler") -> None:
     """Compares the finished runs if a comparison was requested. The DAG and the scheduler are Snakemake's, after its last job."""
     if not any(job.rule.name == "compare_runs" for job in dag.needrun_jobs()):
         return
@@ -70,7 +75,7 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> lis
     return [*command, "--unfinished", *(f"{name}: {why}" for name, why in unfinished.items())]
 
 
-def without_results(dag: Dag, scheduler: Scheduler) -> dict[str, str]:
+def without_results(dag: "DAG", scheduler: "JobScheduler") -> dict[str, str]:
     """The reason by run, `train_model failed: RuntimeError: ...`, or by `run/evaluation set` if the run itself has a result."""
     left = set(dag.needrun_jobs())
     last = {job.wildcards.run: job for job in left if job.rule.name == "evaluate_model"}
@@ -83,7 +88,7 @@ def without_results(dag: Dag, scheduler: Scheduler) -> dict[str, str]:
     return {name: _why(_with_all_before(job, dag, left), dag, scheduler) for name, job in sorted(last.items())}
 
 
-def _with_all_before(job: Job, dag: Dag, left: set[Job]) -> list[Job]:
+def _with_all_before(job: "Job", dag: "DAG", left: "set[Job]") -> "list[Job]":
     """The job and the unfinished ones that it waits for."""
     found = [job]
     for each in found:
@@ -91,7 +96,7 @@ def _with_all_before(job: Job, dag: Dag, left: set[Job]) -> list[Job]:
     return found
 
 
-def _why(jobs: list[Job], dag: Dag, scheduler: Scheduler) -> str:
+def _why(jobs: "list[Job]", dag: "DAG", scheduler: "JobScheduler") -> str:
     for state, among in (("failed", scheduler.failed), ("interrupted", scheduler.running)):
         if found := [job for job in jobs if (dag.get_job_group(job) or job) in among]:
             job = max(found, key=lambda each: _written(Path(each.log[0])))  # of a group, which fails as a whole, the one that ran last
@@ -105,7 +110,7 @@ def _written(log: Path) -> float:
     return log.stat().st_mtime if log.exists() else 0.0
 
 
-def note_reasons(jobs: Iterable[Job], reason_of: Callable[[Job], object], results: Path) -> None:
+def note_reasons(jobs: "Iterable[Job]", reason_of: "Callable[[Job], object]", results: Path) -> None:
     """Records the reason of every job when a workflow starts: `runs/<run>/reasons.json` has the latest one of each stage, and the sets to evaluate on."""
     by_run: dict[str, JsonObject] = {}
     for job in jobs:

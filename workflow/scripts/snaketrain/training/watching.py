@@ -379,8 +379,9 @@ class StallWatchdog(Callback):
             return "does not answer: the machine or the process may be gone or suspended"
         frames = [line.strip() for line in lines if line.startswith("  File")]
         places = [frame for frame in frames if not frame.startswith('File "<')] or frames or ["no frame of Python"]  # files, not <string>
-        # inside torch most likely means a collective, blocked by the rank that is busy elsewhere
-        return f"waiting in {places[-1]}" if "/torch/" in places[-1] else f"busy in {places[-1]}"
+        # inside torch, or where a strategy waits for it, most likely means a collective, blocked by the rank that is busy elsewhere
+        is_waiting = any(folder in places[-1] for folder in ("/torch/", "/snaketrain/strategies/"))
+        return f"{'waiting' if is_waiting else 'busy'} in {places[-1]}"
 
 
 def named(ranks: list[int]) -> str:

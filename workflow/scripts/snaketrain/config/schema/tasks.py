@@ -108,11 +108,6 @@ class ModuleSettings(Section):
         compared: list[Loss | Metric] = [*self.losses.values(), *self.metrics.values()]
         return {each.target for each in compared if each.target}
 
-    @property
-    def uses(self) -> list[str]:
-        """The names of all classes and functions that it refers to."""
-        return [each.use for each in (*self.losses.values(), *self.regularisers, *self.metrics.values())]
-
     def contradictions(self) -> Iterator[str]:
         used = {f"losses.{name}": [name] for name in self.losses}
         used |= {f"regularisers ({each.called})": each.predictions or [] for each in self.regularisers}

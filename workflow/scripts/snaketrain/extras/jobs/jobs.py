@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
-from snaketrain.orchestration.known_stages import CLASSES, parts_of, run_of_work, trains
+from snaketrain.orchestration.stages import classes, parts_of, run_of_work, trains
 from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.runtime.journal import Event, last_attempt, read_events
 from snaketrain.runtime.ownership import living_process
@@ -62,7 +62,9 @@ def arguments() -> argparse.Namespace:
 # --- What each run of this folder is at: by SLURM's queue where there is one, and by what the runs have written.
 
 # of each stage of a run, in this order, below that of the run
-FOLDERS = {name: stage.folder.removeprefix("runs/{}/") for name, stage in CLASSES.items() if re.fullmatch(r"runs/\{\}/[^/]+", stage.folder)}
+FOLDERS = {
+    name: stage.folder.removeprefix("runs/{}/") for name, stage in classes().items() if re.fullmatch(r"runs/\{\}/[^/]+", stage.folder)
+}
 LAST_BYTES = 262_144  # of a journal, which may be long
 SILENT_SECONDS = 60  # a training records the load of its machine every few seconds
 

@@ -110,7 +110,7 @@ class Pipeline:
     @classmethod
     def of(cls, run: Settings, processes: int) -> "Pipeline":
         strategy = run.train.strategy
-        ranks = strategy_info(strategy.use).stages(strategy.arguments, processes)
+        ranks = strategy_info(strategy.use).mesh(strategy.arguments, processes).pipeline
         return cls(ranks, len(owners(str(strategy.arguments.get("schedule", "1f1b")), ranks))) if ranks > 1 else cls()
 
     @property

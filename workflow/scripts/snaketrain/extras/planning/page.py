@@ -61,13 +61,14 @@ def duration(estimate: Estimate, flops: float, rate: Rate | None) -> str:
     if rate is None:
         return "; --gpu-tflops gives a time"
     shortest, longest = estimate.hours(flops, rate.high), estimate.hours(flops, rate.low)
-    what = "GPU" if estimate.on_gpu else "process"
-    cost = (
-        f", {hours(shortest * estimate.processes)} to {hours(longest * estimate.processes)} of {what} time"
-        if estimate.processes > 1
-        else ""
-    )
-    return f"; {hours(shortest)} to {hours(longest)}{cost} without evaluations and saving ({rate.source})"
+    what, count = "GPU" if estimate.on_gpu else "process", estimate.processes
+    cost = f", {between(shortest * count, longest * count)} of {what} time" if count > 1 else ""
+    return f"; {between(shortest, longest)}{cost}, without evaluations and saving ({rate.source})"
+
+
+def between(shortest: float, longest: float) -> str:
+    ends = dict.fromkeys((hours(shortest), hours(longest)))  # once, where they are the same in these words
+    return " to ".join(ends)
 
 
 def proposed(found: Proposal | None) -> str:

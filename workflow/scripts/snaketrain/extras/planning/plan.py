@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of what only the planner asks of it
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # nothing is computed
 os.environ["HF_HUB_OFFLINE"] = "1"
 

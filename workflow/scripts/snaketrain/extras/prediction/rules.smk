@@ -14,17 +14,14 @@ if PREDICTING.jobs:
             "results/runs/{run}/predictions/manifest.json",
         log:
             "logs/predict_inputs/{run}.log",
-        threads: launching.threads_of(pipeline.computes_of("predict_inputs"))
+        threads: launching.threads_of(pipeline.stages["predict_inputs"].computes)
         resources:
-            **launching.resources_of(pipeline.computes_of("predict_inputs"), saves=False),
+            **launching.resources_of(pipeline.stages["predict_inputs"].computes, saves=False),
         params:
-            predict=pipeline.section("predict_inputs", "predict"),
-            code=pipeline.code("predict_inputs"),
-            logged=logged,
+            **shared("predict_inputs"),
             predict_inputs=launched("predict_inputs"),
-            settings=settings_file("predict_inputs"),
             options=untracked(
-                lambda job: inference_options(pipeline.compute("predict_inputs", job), pipeline.runs[job].evaluate.batch_size)
+                lambda job: inference_options(pipeline.stages["predict_inputs"].compute(job), pipeline.runs[job].evaluate.batch_size)
             ),
         shell:
             "{params.logged} {log:q} {params.predict_inputs} --output {output:q} --settings {params.settings:q} "

@@ -10,27 +10,21 @@ rule train_rung:
     input:
         check_results("train_rung"),
         varying(searches.rungs, rung_before),
-        data=varying(searches.rungs, pipeline.data),
-        model=varying(searches.rungs, pipeline.weights),
-        initial=varying(searches.rungs, pipeline.initial_weights),
+        data=pipeline.read("train_rung", "data"),
+        model=pipeline.read("train_rung", "model"),
+        initial=pipeline.read("train_rung", "initial"),
     output:
         "results/runs/{run}/rungs/{rung}/manifest.json",
     log:
         "logs/train_rung/{run}/{rung}.log",
     wildcard_constraints:
         rung="[1-9][0-9]*",
-    threads: launching.threads_of(pipeline.computes_of("train_rung"))
+    threads: launching.threads_of(pipeline.stages["train_rung"].computes)
     resources:
-        **launching.resources_of(pipeline.computes_of("train_rung"), saves=True),
+        **launching.resources_of(pipeline.stages["train_rung"].computes, saves=True),
     params:
-        model=pipeline.section("train_rung", "model"),
-        train=pipeline.section("train_rung", "train"),
-        select=pipeline.section("train_rung", "select"),
-        rung=pipeline.section("train_rung", "rung"),
-        code=pipeline.code("train_rung"),
-        logged=logged,
+        **shared("train_rung"),
         train_rung=launched("train_rung"),
-        settings=settings_file("train_rung"),
         training_settings=settings_file("train_model", run_of),
         share=untracked(searches.share),
         options=untracked(lambda job: training_options(pipeline.runs[run_of(job)])),
@@ -53,12 +47,8 @@ checkpoint decide_rung:
         search="[^/]+",
         rung="[1-9][0-9]*",
     params:
-        search=pipeline.section("decide_rung", "search"),
-        select=pipeline.section("decide_rung", "select"),
-        code=pipeline.code("decide_rung"),
-        logged=logged,
+        **shared("decide_rung"),
         decide_rung=python("decide_rung"),
-        settings=settings_file("decide_rung"),
     shell:
         "{params.logged} {log:q} {params.decide_rung} --output {output:q} --settings {params.settings:q} "
         "--decision {wildcards.search:q}/{wildcards.rung} --contenders {input.contenders:q}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Settings
 from snaketrain.extras.search.top_level import SearchedSweep, read_searches
-from snaketrain.orchestration.evaluation_sets import run_of
+from snaketrain.orchestration.names import run_of
 from snaketrain.orchestration.stage import Decision, Reads
 from snaketrain.orchestration.stages import Training
 from snaketrain.runtime.manifests import read_manifest
@@ -100,6 +100,7 @@ class TrainRung(Training):
 
     name, folder, works_on = "train_rung", "runs/{}/rungs/{}", "rung of a search"
     part_of, script = "train_model", HERE / "train_rung.py"
+    sections = (*Training.sections, "rung")
     label_classes = ("Head", "Report", "Panel")
 
     @property
@@ -112,6 +113,7 @@ class TrainRung(Training):
 
 class DecideRung(Decision):
     name, folder, works_on = "decide_rung", "searches/{}/{}", "rung of a search"
+    sections = ("search", "select")
     script = HERE / "decide_rung.py"
 
     def __init__(self, pipeline: "Pipeline"):

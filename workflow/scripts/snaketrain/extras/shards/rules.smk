@@ -1,5 +1,5 @@
 # With `data.shards`, several jobs prepare the files of a data set, which `prepare_data` joins.
-from snaketrain.extras.shards.stages import dataset_of, group_of_shards, shards_in
+from snaketrain.extras.shards.stages import group_of_shards, shards_in
 
 shards = shards_in(pipeline)
 

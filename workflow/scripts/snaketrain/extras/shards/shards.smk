@@ -1,6 +1,4 @@
 # Where the settings list no classes, the labels in all shards are surveyed before they are prepared.
-raw_of_shard = lambda shard: pipeline.raw(dataset_of(shard))
-tokenizer_of_shard = lambda shard: pipeline.tokenizer(dataset_of(shard))
 
 
 localrules:
@@ -14,7 +12,7 @@ wildcard_constraints:
 rule survey_shard:
     input:
         check_results("survey_shard"),
-        raw=varying(shards.surveyed, raw_of_shard),
+        raw=pipeline.read("survey_shard", "raw"),
     output:
         "results/data/{dataset}/surveys/{shard}/manifest.json",
     log:
@@ -24,11 +22,8 @@ rule survey_shard:
     resources:
         mpi="",  # as in prepare_data
     params:
-        data=pipeline.section("survey_shard", "data"),
-        code=pipeline.code("survey_shard"),
-        logged=logged,
+        **shared("survey_shard"),
         survey_shard=python("survey_shard"),
-        settings=settings_file("survey_shard"),
     shell:
         "{params.logged} {log:q} {params.survey_shard} --output {output:q} --settings {params.settings:q} "
         "--shard {wildcards.shard:q} --raw {input.raw:q}"
@@ -37,17 +32,14 @@ rule survey_shard:
 rule decide_classes:
     input:
         check_results("decide_classes"),
-        surveys=varying(shards.deciding, pipeline.stages["decide_classes"].surveys),
+        surveys=pipeline.read("decide_classes"),
     output:
         "results/data/{dataset}/classes/manifest.json",
     log:
         "logs/decide_classes/{dataset}.log",
     params:
-        data=pipeline.section("decide_classes", "data"),
-        code=pipeline.code("decide_classes"),
-        logged=logged,
+        **shared("decide_classes"),
         decide_classes=python("decide_classes"),
-        settings=settings_file("decide_classes"),
     shell:
         "{params.logged} {log:q} {params.decide_classes} --output {output:q} --settings {params.settings:q} " "--surveys {input.surveys:q}"
 
@@ -55,9 +47,9 @@ rule decide_classes:
 rule prepare_shard:
     input:
         check_results("prepare_shard"),
-        raw=varying(shards.names, raw_of_shard),
-        tokenizer=varying(shards.names, tokenizer_of_shard),
-        classes=varying(shards.names, pipeline.stages["prepare_shard"].classes),
+        raw=pipeline.read("prepare_shard", "raw"),
+        tokenizer=pipeline.read("prepare_shard", "tokenizer"),
+        classes=pipeline.read("prepare_shard", "classes"),
     output:
         "results/data/{dataset}/shards/{shard}/manifest.json",
     log:
@@ -67,11 +59,8 @@ rule prepare_shard:
     resources:
         mpi="",  # as in prepare_data
     params:
-        data=pipeline.section("prepare_shard", "data"),
-        code=pipeline.code("prepare_shard"),
-        logged=logged,
+        **shared("prepare_shard"),
         prepare_shard=python("prepare_shard"),
-        settings=settings_file("prepare_shard"),
     shell:
         "{params.logged} {log:q} {params.prepare_shard} --output {output:q} --settings {params.settings:q} "
         "--shard {wildcards.shard:q} --raw {input.raw:q} --tokenizer {input.tokenizer:q} --classes {input.classes:q} --threads {threads}"

@@ -1,18 +1,20 @@
 """The stages that prepare shards, and what they add to `prepare_data`. A job is named after its data set and its shard: `data set/00003-of-00008`."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Data, Settings
 from snaketrain.extras.shards.settings import shards_of
 from snaketrain.orchestration.names import data_name
-from snaketrain.orchestration.rule_values import TAKES_WILDCARDS, Wildcards, with_signature
+from snaketrain.orchestration.rule_values import TAKES_WILDCARDS, with_signature
 from snaketrain.orchestration.stage import Reads, fetched
 from snaketrain.orchestration.stages import Prepare
 
 if TYPE_CHECKING:
+    from snakemake.workflow import Workflow
+
     from snaketrain.orchestration.pipeline import Pipeline
 
 HERE = Path(__file__).parent
@@ -94,10 +96,6 @@ class DecideClasses(OfShards):
     def reads(self, job: str) -> Reads:
         return {shard_of(shard): ("survey_shard", shard) for shard in self.shards.of(job)}
 
-    def surveys(self, job: str) -> list[str]:
-        """What the rule reads."""
-        return [self.pipeline.as_input("survey_shard", shard) for shard in self.shards.of(job)]
-
 
 class PrepareShard(OfShards):
     name, folder, works_on = "prepare_shard", "data/{}/shards/{}", "shard"
@@ -114,10 +112,6 @@ class PrepareShard(OfShards):
     def reads(self, job: str) -> Reads:
         decided = {"classes": ("decide_classes", dataset_of(job))} if dataset_of(job) in self.shards.deciding else {}
         return self.raw(job) | fetched(tokenizer=self.reading(job).tokenizer) | decided
-
-    def classes(self, job: str) -> list[str]:
-        """What the rule reads of them: nothing where the settings list them, or where there are none."""
-        return [self.pipeline.as_input(*decision) for role, decision in self.reads(job).items() if role == "classes"]
 
     def adds(self, stage: str, job: str) -> Mapping[str, list[str]]:
         """The shards that `prepare_data` joins. They are no input of its manifest: another number of them leaves it as it is."""
@@ -139,21 +133,10 @@ def shards_in(pipeline: "Pipeline") -> Shards:
 # --- shards that are submitted together
 
 
-class GroupSettings(Protocol):
-    group_components: Mapping[str, int]  # how many unconnected jobs make up a group, by its name
-
-
-class Workflow(Protocol):
-    """Snakemake's object, as far as it is used here."""
-
-    group_settings: GroupSettings
-    parent_groupids: dict[str, str]
-
-
-def group_of_shards(workflow: Workflow, stage: str) -> Callable[[Wildcards], str | None]:
+def group_of_shards(workflow: "Workflow", stage: str) -> Callable[[Sequence[str]], str | None]:
     """For the `group` of a stage's rule: with `--group-components shards=4`, four neighbouring shards are one submission."""
 
-    def of_job(wildcards: Wildcards) -> str | None:
+    def of_job(wildcards: Sequence[str]) -> str | None:
         size = workflow.group_settings.group_components.get("shards", 1)
         if size == 1:
             return None

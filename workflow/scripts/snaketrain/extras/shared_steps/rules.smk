@@ -8,9 +8,9 @@ if trunks.jobs:
     rule train_trunk:
         input:
             check_results("train_trunk"),
-            data=varying(trunks.jobs, lambda trunk: pipeline.data(trunks.run(trunk))),
-            model=varying(trunks.jobs, lambda trunk: pipeline.weights(trunks.run(trunk))),
-            initial=varying(trunks.jobs, lambda trunk: pipeline.initial_weights(trunks.run(trunk))),
+            data=pipeline.read("train_trunk", "data"),
+            model=pipeline.read("train_trunk", "model"),
+            initial=pipeline.read("train_trunk", "initial"),
             trunk=varying(trunks.jobs, trunks.parent),
         output:
             "results/trunks/{trunk}/training/manifest.json",
@@ -22,14 +22,8 @@ if trunks.jobs:
         resources:
             **launching.resources_of(trunks.computes, saves=True),
         params:
-            model=pipeline.section("train_trunk", "model"),
-            train=pipeline.section("train_trunk", "train"),
-            select=pipeline.section("train_trunk", "select"),
-            trunk=pipeline.section("train_trunk", "trunk"),
-            code=pipeline.code("train_trunk"),
-            logged=logged,
+            **shared("train_trunk"),
             train_model=launched("train_trunk"),
-            settings=settings_file("train_trunk"),
             options=untracked(trunks.options),
         shell:
             "{params.logged} -a {log:q} {params.train_model} --output {output:q} --settings {params.settings:q} "

@@ -16,8 +16,8 @@ from snaketrain.extras.search import decide_rung, train_rung
 from snaketrain.extras.search.deciding import AtRung, decide
 from snaketrain.extras.search.stages import searches_of
 from snaketrain.extras.search.top_level import Search, Trial, Trials, read_searches
-from snaketrain.orchestration.known_stages import results_of_work, run_of_work
 from snaketrain.orchestration.pipeline import Pipeline, ranges_and_folders
+from snaketrain.orchestration.stages import results_of_work, run_of_work
 from snaketrain.runtime.manifests import Manifest, digests, read_manifest, write_manifest
 from snaketrain.runtime.stages import JobSettings
 from snaketrain.slurm.jobs import Work
