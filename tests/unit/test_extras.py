@@ -59,7 +59,7 @@ from snaketrain.orchestration.stage import Stage
 
 
 class Greet(Stage):
-    name, folder, sections = "greet_run", "runs/{}/greeting", ("greeting",)
+    name, folder = "greet_run", "runs/{}/greeting"
 
     @property
     def jobs(self):

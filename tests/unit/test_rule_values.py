@@ -1,5 +1,7 @@
 """Values of rules: plain if all jobs share them, otherwise functions that Snakemake can call."""
 
+import re
+
 from snakemake.common import get_input_function_aux_params
 from snakemake.iocontainers import Wildcards
 
@@ -46,9 +48,12 @@ def test_each_rule_compares_all_that_decides_its_results():
     config |= {section: value for section, value in of_extras.items() if section in TOP_LEVEL}
     pipeline = Pipeline(config, reads_files=False)
     rules = "\n".join(path.read_text() for path in SCRIPTS.parent.rglob("*.smk"))
+    compared: dict[str, set[str]] = {}
+    for stage, section in re.findall(r'pipeline\.section\("(\w+)", "(\w+)"\)', rules):
+        compared.setdefault(stage, set()).add(section)
     for stage in pipeline.stages.values():
-        decide = {section for job in stage.jobs for section in stage.planned(job).settings}
-        assert decide | {"code"} <= pipeline.compared(stage.name).keys()
-        assert not any(map(stage.sources, stage.jobs)) or "files" in pipeline.compared(stage.name)
-        assert f'**shared("{stage.name}")' in rules or (stage.fetches and "**shared(fetching)" in rules)
+        decide = {section for job in stage.jobs for section in stage.settings(job)}
+        assert decide <= compared.get(stage.name, set()), f"of {stage.name}"
+        assert f'pipeline.code("{stage.name}")' in rules
+        assert not any(map(stage.sources, stage.jobs)) or f'pipeline.local_files("{stage.name}")' in rules
     assert len([stage for stage in pipeline.stages.values() if list(stage.jobs)]) >= 10, "all of the core, and most of extras, have jobs"

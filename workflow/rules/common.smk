@@ -37,11 +37,6 @@ def settings_file(stage, job_of=str):
     return untracked(lambda job: pipeline.stages[stage].settings_file(job_of(job), store=executes()))
 
 
-def shared(stage):
-    """The params that the rule of each stage has; of these, the sections of its settings and its code make its results stale."""
-    return pipeline.compared(stage) | {"logged": logged, "settings": settings_file(stage)}
-
-
 def in_report(file, caption, labels):
     """A result that Snakemake's report shows, of one run or of all."""
     place = {"category": "Runs", "subcategory": "{run}"} if "{run}" in file else {"category": "Comparison"}

@@ -18,7 +18,9 @@ rule compare_runs:
     log:
         "logs/compare_runs.log",
     params:
-        **shared("compare_runs"),
+        code=pipeline.code("compare_runs"),
+        logged=logged,
+        settings=settings_file("compare_runs"),
         compare_runs=python("compare_runs"),
         runs=list(pipeline.runs),
         compared=untracked(lambda job: pipeline.finishing()),

@@ -23,7 +23,10 @@ rule evaluate_model:
     resources:
         **launching.resources_of(pipeline.stages["evaluate_model"].computes, saves=False),
     params:
-        **shared("evaluate_model"),
+        evaluate=pipeline.section("evaluate_model", "evaluate"),
+        code=pipeline.code("evaluate_model"),
+        logged=logged,
+        settings=settings_file("evaluate_model"),
         evaluate_model=launched("evaluate_model"),
         options=untracked(lambda job: evaluation_options(pipeline.stages["evaluate_model"].compute(job))),
     shell:
@@ -56,7 +59,11 @@ if pipeline.stages["evaluate_set"].jobs:
         resources:
             **launching.resources_of(pipeline.stages["evaluate_set"].computes, saves=False),
         params:
-            **shared("evaluate_set"),
+            evaluate=pipeline.section("evaluate_set", "evaluate"),
+            set=pipeline.section("evaluate_set", "set"),
+            code=pipeline.code("evaluate_set"),
+            logged=logged,
+            settings=settings_file("evaluate_set"),
             evaluate_set=launched("evaluate_set"),
             options=untracked(lambda job: evaluation_options(pipeline.stages["evaluate_set"].compute(job))),
         shell:

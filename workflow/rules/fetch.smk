@@ -1,21 +1,64 @@
-# Fetches raw data, pretrained models and tokenizers, and other inputs, such as the files of an evaluation set: local rules, since compute
-# nodes often have no internet access.
-FETCHED = {"fetch_data": "raw/{dataset}", "fetch_model": "models/{model}", "fetch_input": "inputs/{input_name}"}
+# Fetches raw data, pretrained models and tokenizers, and other inputs: local rules, since compute nodes often have no internet access.
 
-for fetching, folder in FETCHED.items():
 
-    rule:
-        name:
-            fetching
+localrules:
+    fetch_data,
+    fetch_model,
+    fetch_input,
+
+
+rule fetch_data:
+    input:
+        check_results("fetch_data"),
+    output:
+        "results/raw/{dataset}/manifest.json",
+    log:
+        "logs/fetch_data/{dataset}.log",
+    params:
+        data=pipeline.section("fetch_data", "data"),
+        files=pipeline.local_files("fetch_data"),
+        code=pipeline.code("fetch_data"),
+        logged=logged,
+        fetch_data=python_with_network("fetch_data"),
+        settings=settings_file("fetch_data"),
+    shell:
+        "{params.logged} {log:q} {params.fetch_data} --output {output:q} --settings {params.settings:q}"
+
+
+rule fetch_model:
+    input:
+        check_results("fetch_model"),
+    output:
+        "results/models/{model}/manifest.json",
+    log:
+        "logs/fetch_model/{model}.log",
+    params:
+        source=pipeline.section("fetch_model", "source"),
+        files=pipeline.local_files("fetch_model"),
+        code=pipeline.code("fetch_model"),
+        logged=logged,
+        fetch_model=python_with_network("fetch_model"),
+        settings=settings_file("fetch_model"),
+    shell:
+        "{params.logged} {log:q} {params.fetch_model} --output {output:q} --settings {params.settings:q}"
+
+
+# files of an evaluation set, or another input of a stage
+if pipeline.inputs:
+
+    rule fetch_input:
         input:
-            check_results(fetching),
+            check_results("fetch_input"),
         output:
-            f"results/{folder}/manifest.json",
+            "results/inputs/{input_name}/manifest.json",
         log:
-            f"logs/{fetching}/{Path(folder).name}.log",
-        localrule: True
+            "logs/fetch_input/{input_name}.log",
         params:
-            **shared(fetching),
-            fetch=python_with_network(fetching),
+            source=pipeline.section("fetch_input", "source"),
+            files=pipeline.local_files("fetch_input"),
+            code=pipeline.code("fetch_input"),
+            logged=logged,
+            fetch_input=python_with_network("fetch_input"),
+            settings=settings_file("fetch_input"),
         shell:
-            "{params.logged} {log:q} {params.fetch} --output {output:q} --settings {params.settings:q}"
+            "{params.logged} {log:q} {params.fetch_input} --output {output:q} --settings {params.settings:q}"

@@ -15,7 +15,10 @@ rule prepare_data:
     resources:
         mpi="",  # else the SLURM plugin starts it by an srun that does not see SLURM_CONF
     params:
-        **shared("prepare_data"),
+        data=pipeline.section("prepare_data", "data"),
+        code=pipeline.code("prepare_data"),
+        logged=logged,
+        settings=settings_file("prepare_data"),
         prepare_data=python("prepare_data"),
         added=untracked(lambda job: options(pipeline.added("prepare_data", job))),
     shell:
@@ -39,7 +42,10 @@ if pipeline.sets:
         resources:
             mpi="",  # as in prepare_data
         params:
-            **shared("prepare_set"),
+            data=pipeline.section("prepare_set", "data"),
+            code=pipeline.code("prepare_set"),
+            logged=logged,
+            settings=settings_file("prepare_set"),
             prepare_set=python("prepare_set"),
             set_name=untracked(lambda job: pipeline.stages["prepare_set"].prepared[job].name),
         shell:

@@ -25,7 +25,10 @@ rule select_checkpoint:
         mem_mb=varying(pipeline.runs, lambda run: pipeline.computes[run].memory_mb),
         mpi=varying(pipeline.runs, lambda run: None if pipeline.is_in_group(run) else ""),  # as in prepare_data; in a group, the training's
     params:
-        **shared("select_checkpoint"),
+        select=pipeline.section("select_checkpoint", "select"),
+        code=pipeline.code("select_checkpoint"),
+        logged=logged,
+        settings=settings_file("select_checkpoint"),
         select_checkpoint=python("select_checkpoint"),
     shell:
         "{params.logged} {log:q} {params.select_checkpoint} --output {output.manifest:q} --settings {params.settings:q} "

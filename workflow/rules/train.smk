@@ -18,7 +18,12 @@ rule train_model:
     resources:
         **launching.resources_of(pipeline.stages["train_model"].computes, saves=True),
     params:
-        **shared("train_model"),
+        model=pipeline.section("train_model", "model"),
+        train=pipeline.section("train_model", "train"),
+        select=pipeline.section("train_model", "select"),
+        code=pipeline.code("train_model"),
+        logged=logged,
+        settings=settings_file("train_model"),
         train_model=launched("train_model"),
         options=untracked(lambda job: training_options(pipeline.runs[job])),
         added=untracked(lambda job: options(pipeline.added("train_model", job))),

@@ -5,7 +5,7 @@ Every job parses the Snakefile again, so this imports nothing heavy.
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -179,21 +179,22 @@ class Pipeline:
 
     # --- params of rules, which make results stale: each is a text with its name, since Snakemake compares them as a set
 
-    def compared(self, stage: str) -> dict[str, TextOfJob]:
-        """Of each of a stage's jobs: the sections of its settings, `null` for those without it, the digests of its code, and those of the
-        files that it fetches from this machine."""
-        of = self.stages[stage]
+    def section(self, stage: str, name: str) -> TextOfJob:
+        """A part of the settings of each of a stage's jobs; `null` for those without it."""
+        planned = self.stages[stage].planned
+        return self._text(stage, name, lambda job: planned(job).settings.get(name))
 
-        def value(name: str, job: str) -> Json:
-            if name == "files":
-                return of.local_files(job) if self.reads_files else None
-            return of.planned(job).code if name == "code" else of.planned(job).settings.get(name)
+    def code(self, stage: str) -> TextOfJob:
+        """The digests of the code of each of its jobs."""
+        planned = self.stages[stage].planned
+        return self._text(stage, "code", lambda job: planned(job).code)
 
-        def text(name: str, job: str) -> str:
-            return f"{name}: {strict_json.dumps(value(name, job), sort_keys=True, ensure_ascii=False)}"
+    def local_files(self, stage: str) -> TextOfJob:
+        """The digests of the files that each of its jobs fetches from this machine."""
+        return self._text(stage, "files", self.stages[stage].local_files) if self.reads_files else "files: null"
 
-        names = [*of.sections, "code", *(["files"] if of.fetches else [])]
-        return {name: varying(of.jobs, partial(text, name)) for name in names}
+    def _text(self, stage: str, name: str, value: Callable[[str], Json]) -> TextOfJob:
+        return varying(self.stages[stage].jobs, lambda job: f"{name}: {strict_json.dumps(value(job), sort_keys=True, ensure_ascii=False)}")
 
 
 def ranges_and_folders(pipeline: Pipeline) -> tuple[dict[str, Compute], dict[str, Path]]:

@@ -30,7 +30,6 @@ class Stage:
     folder: ClassVar[str]  # of its results, below results/; {} is a part of the job's name
     works_on: ClassVar[str] = "run"  # for messages
     part_of: ClassVar[str] = ""  # the stage in whose folder its jobs work, `<run>/<part>`: they are parts of that one's job
-    sections: ClassVar[tuple[str, ...]] = ()  # the names that its `settings` may have
     fetches: ClassVar[bool] = False  # whether it copies files, from this machine or elsewhere
     is_reproducible: ClassVar[bool] = False  # whether it makes the same files again, byte for byte
     label_classes: ClassVar[tuple[str, ...]] = LABEL_CLASSES  # that its script uses
@@ -116,11 +115,7 @@ class Stage:
     # --- the file that its script reads
 
     def _planned(self, job: str) -> JobSettings:
-        settings = self.settings(job)
-        assert settings.keys() <= {*self.sections}, (
-            f"{self.name} has settings that are none of its `sections`: its rule would not compare them"
-        )
-        return JobSettings(self.name, settings, self.code(job))
+        return JobSettings(self.name, self.settings(job), self.code(job))
 
     def job_settings(self, job: str) -> JobSettings:
         """As planned, with digests of what own code loaded or read when the stage ran before and has changed since."""

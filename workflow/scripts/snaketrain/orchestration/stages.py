@@ -23,7 +23,6 @@ from snaketrain.slurm.jobs import Work
 class FetchOne(Stage):
     """The files of a source."""
 
-    sections = ("source",)
     fetches = is_reproducible = True
 
     @property
@@ -36,7 +35,6 @@ class FetchOne(Stage):
 
 class FetchData(Stage):
     name, folder, works_on = "fetch_data", "raw/{}", "data set"
-    sections = ("data",)
     fetches = is_reproducible = True
 
     @property
@@ -78,7 +76,6 @@ class FetchInput(FetchOne):
 
 
 class Prepare(Stage):
-    sections = ("data",)
     is_reproducible = True
     label_classes = ("Parser", "Tally")
 
@@ -148,7 +145,6 @@ class PrepareSet(Prepare):
 
 
 class Training(ModelStage):
-    sections: ClassVar[tuple[str, ...]] = ("model", "train", "select")
     label_classes: ClassVar[tuple[str, ...]] = ("Head",)
 
     def compute(self, job: str) -> Compute:
@@ -179,7 +175,6 @@ class TrainModel(Training):
 
 class SelectCheckpoint(Stage):
     name, folder = "select_checkpoint", "runs/{}/selection"
-    sections = ("select",)
 
     def jobs_of(self, run: str) -> Sequence[str]:
         return [run]
@@ -213,7 +208,6 @@ class Evaluation(Inference):
 
 class EvaluateModel(Evaluation):
     name, folder = "evaluate_model", "runs/{}/evaluation"
-    sections = ("evaluate",)
 
     def jobs_of(self, run: str) -> Sequence[str]:
         return [run]
@@ -224,7 +218,6 @@ class EvaluateModel(Evaluation):
 
 class EvaluateSet(Evaluation):
     name, folder, works_on = "evaluate_set", "runs/{}/sets/{}", "run with that evaluation set"
-    sections = ("evaluate", "set")
 
     @property
     def jobs(self) -> Collection[str]:

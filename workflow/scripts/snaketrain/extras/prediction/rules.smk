@@ -18,7 +18,10 @@ if PREDICTING.jobs:
         resources:
             **launching.resources_of(pipeline.stages["predict_inputs"].computes, saves=False),
         params:
-            **shared("predict_inputs"),
+            predict=pipeline.section("predict_inputs", "predict"),
+            code=pipeline.code("predict_inputs"),
+            logged=logged,
+            settings=settings_file("predict_inputs"),
             predict_inputs=launched("predict_inputs"),
             options=untracked(
                 lambda job: inference_options(pipeline.stages["predict_inputs"].compute(job), pipeline.runs[job].evaluate.batch_size)

@@ -15,7 +15,6 @@ from snaketrain.runtime.strict_json import JsonObject
 
 class PredictInputs(Inference):
     name, folder, works_on = "predict_inputs", "runs/{}/predictions", "run with data to predict"
-    sections = ("predict",)
     label_classes = ("Parser", "Tally", "Head", "Report")
 
     @cached_property

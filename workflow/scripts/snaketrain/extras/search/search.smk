@@ -23,7 +23,13 @@ rule train_rung:
     resources:
         **launching.resources_of(pipeline.stages["train_rung"].computes, saves=True),
     params:
-        **shared("train_rung"),
+        model=pipeline.section("train_rung", "model"),
+        train=pipeline.section("train_rung", "train"),
+        select=pipeline.section("train_rung", "select"),
+        rung=pipeline.section("train_rung", "rung"),
+        code=pipeline.code("train_rung"),
+        logged=logged,
+        settings=settings_file("train_rung"),
         train_rung=launched("train_rung"),
         training_settings=settings_file("train_model", run_of),
         share=untracked(searches.share),
@@ -47,7 +53,11 @@ checkpoint decide_rung:
         search="[^/]+",
         rung="[1-9][0-9]*",
     params:
-        **shared("decide_rung"),
+        search=pipeline.section("decide_rung", "search"),
+        select=pipeline.section("decide_rung", "select"),
+        code=pipeline.code("decide_rung"),
+        logged=logged,
+        settings=settings_file("decide_rung"),
         decide_rung=python("decide_rung"),
     shell:
         "{params.logged} {log:q} {params.decide_rung} --output {output:q} --settings {params.settings:q} "

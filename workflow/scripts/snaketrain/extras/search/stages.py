@@ -100,7 +100,6 @@ class TrainRung(Training):
 
     name, folder, works_on = "train_rung", "runs/{}/rungs/{}", "rung of a search"
     part_of, script = "train_model", HERE / "train_rung.py"
-    sections = (*Training.sections, "rung")
     label_classes = ("Head", "Report", "Panel")
 
     @property
@@ -113,7 +112,6 @@ class TrainRung(Training):
 
 class DecideRung(Decision):
     name, folder, works_on = "decide_rung", "searches/{}/{}", "rung of a search"
-    sections = ("search", "select")
     script = HERE / "decide_rung.py"
 
     def __init__(self, pipeline: "Pipeline"):

@@ -22,7 +22,10 @@ rule survey_shard:
     resources:
         mpi="",  # as in prepare_data
     params:
-        **shared("survey_shard"),
+        data=pipeline.section("survey_shard", "data"),
+        code=pipeline.code("survey_shard"),
+        logged=logged,
+        settings=settings_file("survey_shard"),
         survey_shard=python("survey_shard"),
     shell:
         "{params.logged} {log:q} {params.survey_shard} --output {output:q} --settings {params.settings:q} "
@@ -38,7 +41,10 @@ rule decide_classes:
     log:
         "logs/decide_classes/{dataset}.log",
     params:
-        **shared("decide_classes"),
+        data=pipeline.section("decide_classes", "data"),
+        code=pipeline.code("decide_classes"),
+        logged=logged,
+        settings=settings_file("decide_classes"),
         decide_classes=python("decide_classes"),
     shell:
         "{params.logged} {log:q} {params.decide_classes} --output {output:q} --settings {params.settings:q} " "--surveys {input.surveys:q}"
@@ -59,7 +65,10 @@ rule prepare_shard:
     resources:
         mpi="",  # as in prepare_data
     params:
-        **shared("prepare_shard"),
+        data=pipeline.section("prepare_shard", "data"),
+        code=pipeline.code("prepare_shard"),
+        logged=logged,
+        settings=settings_file("prepare_shard"),
         prepare_shard=python("prepare_shard"),
     shell:
         "{params.logged} {log:q} {params.prepare_shard} --output {output:q} --settings {params.settings:q} "

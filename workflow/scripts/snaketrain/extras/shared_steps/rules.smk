@@ -22,7 +22,13 @@ if trunks.jobs:
         resources:
             **launching.resources_of(trunks.computes, saves=True),
         params:
-            **shared("train_trunk"),
+            model=pipeline.section("train_trunk", "model"),
+            train=pipeline.section("train_trunk", "train"),
+            select=pipeline.section("train_trunk", "select"),
+            trunk=pipeline.section("train_trunk", "trunk"),
+            code=pipeline.code("train_trunk"),
+            logged=logged,
+            settings=settings_file("train_trunk"),
             train_model=launched("train_trunk"),
             options=untracked(trunks.options),
         shell:

@@ -18,7 +18,6 @@ class TrainTrunk(Training):
     """The first steps of several runs, with the settings of one of them."""
 
     name, folder, works_on = "train_trunk", "trunks/{}/training", "trunk"
-    sections = (*Training.sections, "trunk")
 
     @cached_property
     def trunks(self) -> Trunks:
