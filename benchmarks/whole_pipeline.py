@@ -54,7 +54,11 @@ def run_stages(folder: Path) -> None:
         stage(pipeline, "fetch_model", name, f"results/models/{name}")
     for name in pipeline.datasets:
         stage(pipeline, "fetch_data", name, f"results/raw/{name}")
-        given = {"raw": f"results/raw/{name}/manifest.json", "tokenizer": pipeline.manifest(*pipeline.stages["prepare_data"].reads(name)["tokenizer"]), "threads": 2}
+        given = {
+            "raw": f"results/raw/{name}/manifest.json",
+            "tokenizer": pipeline.manifest(*pipeline.stages["prepare_data"].reads(name)["tokenizer"]),
+            "threads": 2,
+        }
         stage(pipeline, "prepare_data", name, f"results/data/{name}", **given)
     for run in pipeline.runs:
         home = f"results/runs/{run}"
