@@ -61,7 +61,7 @@ def write_results(
     report = report_for(rows, table, facts)
     labels = report.labels(table["label"]) if report else np.empty(0)
     (folder / f"{split}_predictions.csv").unlink(missing_ok=True)  # of an earlier evaluation with another task
-    if report and (left_out := report.left_out()):
+    if report and (left_out := report.left_out(bool(measured["metrics"]))):
         print(f"{split}: {left_out}", flush=True)
     texts = {name: table[name] for name in TEXTS if name in table}
     if len(rows) > ("ids" in rows):

@@ -196,8 +196,8 @@ class Report(ABC):
         """The logits of those of the constant answers that are also measured by the other metrics of a task."""
         return {}
 
-    def left_out(self) -> str:
-        """What the files leave out, for the log; empty if nothing."""
+    def left_out(self, scored: bool) -> str:
+        """What the files leave out, for the log; empty if nothing. `scored`: there are results besides the predictions."""
         return ""
 
     @abstractmethod

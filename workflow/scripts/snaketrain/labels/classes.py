@@ -109,11 +109,10 @@ class ClassReport(Report):
         """Whether the files have all scores and a confusion matrix, which for 10,000 classes alone has 100 million numbers."""
         return len(self.names) <= MOST_IN_FULL
 
-    def left_out(self) -> str:
+    def left_out(self, scored: bool) -> str:
         if self.in_full:
             return ""
-        many = f"{len(self.names):,} classes, more than {MOST_IN_FULL:,}"
-        return f"{many}: the predictions have the {MOST_PROBABLE} most probable ones of each example, and no results a confusion matrix"
+        return f"{len(self.names):,} classes, more than {MOST_IN_FULL:,}: the predictions have the {MOST_PROBABLE} most probable ones of each example"
 
     def probability_columns(self, probabilities: np.ndarray) -> dict[str, list[str]]:
         if not self.in_full:

@@ -136,6 +136,10 @@ class OneClassReport(ClassReport):
         names = [{"true": self.names[true], "predicted": self.names[guess], "examples": int(count)} for true, guess, count in most]
         return {"pairs": len(counts), "most_frequent": names}
 
+    def left_out(self, scored: bool) -> str:
+        most = f", the results the {MOST_PAIRS} most frequent confusions instead of the confusion matrix" if scored else ""
+        return f"{shorter}{most}" if (shorter := super().left_out(scored)) else ""
+
     def baselines(self, labels: np.ndarray) -> dict[str, JsonObject]:
         import numpy as np
         from sklearn.metrics import accuracy_score, f1_score

@@ -47,7 +47,7 @@ def answers(rows: Rows, missing: list[Json], facts: JsonObject) -> dict[str, lis
         for name, cells in report.columns(report.labels(missing), rows).items():
             if name != "label":
                 columns[name] = [*cells] if has_classes and name.startswith("predicted") else numbers(cells)
-        if said := report.left_out():
+        if said := report.left_out(scored=False):
             print(said, flush=True)
     left_out = NOT_SHOWN if report else ("ids", "label")
     return columns | {name: values.tolist() for name, values in flat(rows, left_out).items()}
