@@ -8,8 +8,8 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -95,32 +95,37 @@ class Ranks:
 # --- One piece of work at a time beside the training. An error in it is raised in the training, at the next call.
 
 
-_at_work: set[Future[None]] = set()
+class Worker(threading.Thread):
+    """Not a daemon: if the training fails, saving still completes."""
+
+    error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except BaseException as error:  # also SystemExit, which a thread would swallow
+            self.error = error
 
 
 class Background:
-    """In a thread that is no daemon: if the training fails, saving still completes."""
-
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "background")
-        self._work: Future[None] | None = None
+        self._worker = Worker()
 
     def start(self, work: Callable[[], None]) -> None:
         self.finish()
-        self._work = self._pool.submit(work)
-        _at_work.add(self._work)
+        self._worker = Worker(target=work, name="background")
+        self._worker.start()
 
     def finish(self) -> None:
         """Wait for the work."""
-        if self._work:
-            wait([self._work])
+        if self._worker.ident:  # it was started
+            self._worker.join()
         self.raise_error()
 
     def raise_error(self) -> None:
-        if self._work and self._work.done():
-            done, self._work = self._work, None
-            _at_work.discard(done)
-            done.result()
+        error, self._worker.error = self._worker.error, None
+        if error:
+            raise error
 
 
 # --- The exit codes of a training or an evaluation, which tell its launcher what to do next.
@@ -145,7 +150,9 @@ def leave(code: int) -> NoReturn:
     """
     if Ranks.of_environment().world_size == 1:
         sys.exit(code)
-    wait(_at_work)  # what is being saved
+    for thread in threading.enumerate():
+        if isinstance(thread, Worker):
+            thread.join()  # finish what is being saved; other threads, such as a pool's, may wait for work forever
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
