@@ -76,6 +76,10 @@ def _fork(script: Path, arguments: list[str], variables: dict[str, str], log: Pa
     code = 1
     try:
         os.environ.update(variables)
+        # makes torch's pool of threads again, which was not forked: of several threads that do it at once, one finds none (torch 2.13)
+        import torch
+
+        torch.set_num_threads(1)
         forget_what_was_read()
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads were not forked, so it would wait for them for ever
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
