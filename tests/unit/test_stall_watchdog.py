@@ -19,7 +19,7 @@ from pathlib import Path
 from snaketrain.runtime.journal import Journal
 from snaketrain.training import watching
 watching.LONGEST_POLL_SECONDS, watching.PEERS_SECONDS, watching.LATE_SECONDS = 0.5, 0.0, 2.0
-watch = watching.StallWatchdog(Path(sys.argv[1]), 0, 1, float(sys.argv[3]), Journal(Path(sys.argv[1], "journal.jsonl")))
+watch = watching.StallWatchdog(Path(sys.argv[1], "stalled"), 0, 1, float(sys.argv[3]), Journal(Path(sys.argv[1], "journal.jsonl")))
 print("begins", flush=True)
 for _ in range(int(sys.argv[2])):
     time.sleep(0.1)
@@ -50,6 +50,11 @@ def test_a_process_that_hangs_ends(tmp_path):
     assert started(tmp_path, 0, 4).wait(limits.seconds(30)) == WORTH_ANOTHER_START
     (told,) = events_named(tmp_path / "journal.jsonl", "idle")  # long before
     assert told["seconds"] < 4 and list(told["places"]) == ["rank 0"] and told["places"]["rank 0"].startswith("busy in ")
+
+
+def test_a_process_that_hangs_ends_where_it_cannot_write_down_its_place(tmp_path):
+    (tmp_path / "stalled").write_text("a file, so no folder")
+    assert started(tmp_path, 0, 4).wait(limits.seconds(30)) == WORTH_ANOTHER_START
 
 
 def test_a_thousand_ranks_are_grouped_by_place_smallest_group_first(tmp_path):

@@ -297,7 +297,8 @@ class StallWatchdog(Callback):
         self.idle_seconds = 0.0
         if self.is_late:
             self.is_late = False
-            self._stack.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # which must not fail a step
+                self._stack.unlink()
 
     def close(self, *_: Any, **__: Any) -> None:
         self.closed.set()
@@ -361,8 +362,9 @@ class StallWatchdog(Callback):
     def _write_stack(self) -> traceback.StackSummary:
         """Where the main thread is."""
         stack = traceback.extract_stack(sys._current_frames()[self.main])
-        make_private_folder(self.folder)
-        write_text(self._stack, hidden("".join(traceback.format_list(stack))), PRIVATE_FILE)
+        with contextlib.suppress(OSError):  # such as a full disk, after which a process that hangs must end all the same
+            make_private_folder(self.folder)
+            write_text(self._stack, hidden("".join(traceback.format_list(stack))), PRIVATE_FILE)
         return stack
 
     def _places(self) -> list[tuple[str, list[int]]]:
