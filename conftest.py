@@ -51,6 +51,12 @@ WORDS = [
 ]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests compute on CPUs whatever the machine has, except those of tests/gpu."""
+    if not any("tests/gpu" in argument for argument in config.args):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.fixture(scope="session")
 def tiny_tokenizer(tmp_path_factory) -> Path:
     """A folder with a word tokenizer which, like some published ones, has its own padding and truncation."""

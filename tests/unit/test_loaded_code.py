@@ -5,10 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import textwrap
 from pathlib import Path
 
+import markupsafe._speedups
 import pytest
 
 from snaketrain.orchestration.code_digest import SCRIPTS
@@ -138,14 +138,14 @@ def test_files_and_variables_that_own_code_reads_are_recorded(tmp_path):
     assert then == "is missing"
 
 
-COMPILED = next(Path(sysconfig.get_path("stdlib"), "lib-dynload").glob("_statistics.*.so"))
+COMPILED = Path(markupsafe._speedups.__file__)
 READS = {  # what own code does -> what is recorded, besides its own file
     "import numpy as np\ndef read(): np.memmap('words.bin', dtype='uint8')[0]": "words.bin",
     "def read():\n    with open('words.bin', 'r+b') as file: file.read()": "words.bin",
     "from concurrent.futures import ThreadPoolExecutor\nimport pathlib\n"
     "def read(): list(ThreadPoolExecutor(1).map(pathlib.Path.read_bytes, [pathlib.Path('words.bin')]))": "words.bin",
     "import os\ndef read(): os.environ.get('LOCAL_FACTOR'), os.environ.get('LOCAL_RANK'), os.environ.get('MASTER_PORT')": "$LOCAL_FACTOR",
-    "import _statistics\ndef read(): pass": COMPILED.name,
+    "import _speedups\ndef read(): pass": COMPILED.name,
     "import importlib.util as i\ndef read():\n    spec = i.spec_from_file_location('any', 'helper.py')\n"
     "    spec.loader.exec_module(i.module_from_spec(spec))": "helper.py",
 }
