@@ -10,7 +10,7 @@ IN_TWO := -n 2 $(BY_FILE)
 export MLFLOW_DISABLE_TELEMETRY = true
 export CONFIG ?= config/config.yaml
 
-.PHONY: help demo run plan compiled test test-fast test-core test-slow test-all test-slurm mutations check ui bench docs
+.PHONY: help demo run plan compiled test test-fast test-core test-slow test-all test-slurm test-gpu mutations check ui bench docs
 
 help:
 	@echo "make demo              run the embedded default: offline, about two minutes on two idle cores"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-slow         tests marked slow: many random trainings, lost nodes, MLflow in a browser"
 	@echo "make test-all          test and test-slow together, which share what they train"
 	@echo "make test-slurm        trainings and faults on a SLURM cluster that the tests start (root)"
+	@echo "make test-gpu          strategies, precisions and trainings on a GPU of this machine"
 	@echo "make mutations         whether the tests detect bugs that are put into the code"
 	@echo "make check             the linters and the type checker"
 	@echo "make bench             measure the workflow's own overhead; the other benchmarks: benchmarks/"
@@ -94,6 +95,9 @@ test-core: .venv/installed-dev
 # On four clusters, each with namespaces of its own: these tests mostly wait.
 test-slurm: compiled
 	$(BIN)/python -m pytest $(BY_FILE) --tx "4*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=15
+
+test-gpu: compiled
+	$(BIN)/python -m pytest $(IN_TWO) tests/gpu --durations=15
 
 mutations: .venv/installed-dev
 	$(BIN)/python tests/mutations.py

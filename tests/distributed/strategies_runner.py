@@ -287,11 +287,14 @@ KINDS = {"trained": trained, "overflowed": overflowed, "measured": measured}
 
 
 def main(jobs: Path, results: Path) -> None:
-    dist.init_process_group("gloo")
+    asked = json.loads(jobs.read_text())
+    on_gpus = any(job.get("device") == "cuda" for *_, job in asked)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo")
     torch.set_num_threads(1)
-    fairscale_on_cpu.install()
+    if not on_gpus:
+        fairscale_on_cpu.install()
     found = {}
-    for name, kind, job in json.loads(jobs.read_text()):
+    for name, kind, job in asked:
         if dist.get_rank() == 0 or load(job["strategy"], "strategies").multi_process:
             found[name] = KINDS[kind](Job(**job))
         dist.barrier()
