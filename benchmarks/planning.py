@@ -4,6 +4,9 @@ In each configuration, real processes (torchrun, gloo) build the model with the 
 the plan is made for. Measured is how far the resident memory of a process is above what it had before it built the model, at its peak
 during the steps; of all ranks the most; minus the same for a model of next to no size under the same strategy, which is what gloo and
 torch's libraries take. Freed memory is returned to the system at once. Ends with `met` or `missed` for the goal.
+
+`--gpu`: larger models on one GPU instead, where measured is what torch's allocator has handed out at its peak. On a machine without one,
+the predictions are renewed, and what was measured is kept.
 """
 
 import argparse
@@ -70,6 +73,10 @@ def summaries(processes: int, strategy: object = "auto", **train: Any) -> dict[s
     return settings(T5, processes, data, {"task": "seq2seq", "batch_size": 8 * processes, "strategy": strategy} | train)
 
 
+def on_gpu(configuration: dict[str, Any]) -> dict[str, Any]:
+    return configuration | {"compute": {"processes": 1, "gpus": 1, "device": "cuda"}}
+
+
 def settings(model: dict[str, Any], processes: int, data: dict[str, Any], train: dict[str, Any]) -> dict[str, Any]:
     compute = {"processes": processes, "device": "cpu", "threads": processes}
     steps = {"steps": STEPS, "warmup": 0, "learning_rate": 1e-4}
@@ -102,6 +109,32 @@ CONFIGURATIONS = {
     "BERT, single": classes(1),
     "BERT, ddp 2": classes(2, "ddp"),
     "T5, fsdp 2": summaries(2, "fsdp"),
+}
+
+LARGE = {"use": LLAMA["use"], "arguments": {
+    "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 12, "num_attention_heads": 32, "num_key_value_heads": 8}}  # fmt: skip
+LARGE_BERT = {"use": BERT["use"], "arguments": {
+    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}}  # fmt: skip
+LARGE_T5 = {"use": T5["use"], "arguments": {"d_model": 1024, "d_ff": 4096, "num_layers": 12, "num_heads": 16, "d_kv": 64}}
+BLOCKS = {"block_length": 2048, "batch_size": 4}
+ON_GPU = {
+    "Llama 0.8B, single": on_gpu(lm(LARGE, 1, **BLOCKS)),
+    "Llama 0.8B, single, fp32": on_gpu(lm(LARGE, 1, precision="fp32", **BLOCKS)),
+    "Llama 0.8B, single, fp16": on_gpu(lm(LARGE, 1, precision="fp16", **BLOCKS)),
+    "Llama 0.8B, single, accumulate 4": on_gpu(lm(LARGE, 1, accumulate=4, **BLOCKS)),
+    "Llama 0.8B, single, recomputed activations": on_gpu(lm(LARGE, 1, recompute_activations=True, **BLOCKS)),
+    "Llama 0.8B, fsdp": on_gpu(lm(LARGE, 1, "fsdp", **BLOCKS)),
+    "Llama 0.8B, fsdp, offloaded": on_gpu(lm(LARGE, 1, {"use": "fsdp", "arguments": {"cpu_offload": True}}, **BLOCKS)),
+    "BERT 0.3B, single": on_gpu(settings(LARGE_BERT, 1, {"max_length": 256}, {"batch_size": 64})),
+    "BERT 0.3B, zero1": on_gpu(settings(LARGE_BERT, 1, {"max_length": 256}, {"batch_size": 64, "strategy": "zero1"})),
+    "T5 0.4B, single": on_gpu(
+        settings(
+            LARGE_T5,
+            1,
+            {"label": None, "target": "summary", "max_length": 512, "max_target_length": 128},
+            {"task": "seq2seq", "batch_size": 16},
+        )
+    ),
 }
 
 
@@ -139,19 +172,24 @@ def measure(given: dict[str, Any], scratch: Path) -> None:
     from snaketrain.training.step import take_step
 
     run = Settings.model_validate(given)
-    strategy = start_strategy(run.train, "cpu", run.train.precision if run.train.precision != "auto" else "fp32")
+    strategy = start_strategy(run.train, run.compute.device)
+    on_gpu = strategy.device.type == "cuda"
     folder = scratch / str(strategy.rank)
     folder.mkdir(parents=True)
     data = planned_data(run, scratch, folder)
     shares = largest_shares(run, data, strategy.data_parallel_size)
     task = make_task(run.train, data.facts)
-    (torch.randn(64, 64) @ torch.randn(64, 64)).sum()  # the libraries start
-    before = resident("VmRSS")
+    square = torch.randn(64, 64, device=strategy.device)
+    (square @ square).sum()  # the libraries start
+    before = torch.cuda.memory_allocated() if on_gpu else resident("VmRSS")
     state = make_train_state(task, run.train, build(task, run.train, run.model, None, data.facts, builds=strategy.builds), strategy)
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again
     for _ in range(STEPS):
         take_step(state, shares.training, 1000.0, 1e-4)
-    found = resident("VmHWM") - before
+    found = (torch.cuda.max_memory_allocated() if on_gpu else resident("VmHWM")) - before
     most = max(strategy.all_gather_object(found))
     if strategy.rank == 0:
         print(json.dumps(most), flush=True)
@@ -177,22 +215,24 @@ def measured(given: dict[str, Any]) -> int:
 # --- both
 
 
-def compared(names: list[str], tokenizer: Path) -> Iterator[tuple[str, dict[str, float]]]:
+def compared(names: list[str], tokenizer: Path, kept: dict[str, dict[str, float]]) -> Iterator[tuple[str, dict[str, float]]]:
     from snaketrain.config.schema import Settings
     from snaketrain.extras.planning.estimates import plan_run
 
     overheads: dict[str, int] = {}
     for name in names:
-        given = CONFIGURATIONS[name]
+        given = (CONFIGURATIONS | ON_GPU)[name]
         given = given | {"data": given["data"] | {"tokenizer": {"path": str(tokenizer)}}}
         estimate = plan_run(Settings.model_validate(given), tokenizer.parent)
         steps = {phase: sum(parts.values()) for phase, parts in estimate.footprint.moments.items() if not phase.startswith("evaluation")}
         key = json.dumps([given["model"]["use"], given["train"]["strategy"], given["compute"]["processes"]])
+        if given["compute"]["device"] == "cuda":
+            overheads[key] = 0  # libraries have memory of their own
         if key not in overheads:
             small = tiny(given)
             in_small = plan_run(Settings.model_validate(small), tokenizer.parent).footprint.peak
             overheads[key] = measured(small) - int(in_small)
-        peak = measured(given)
+        peak = int(kept[name]["measured, MB"] * 1e6) if name in kept else measured(given)
         real, predicted = peak - overheads[key], max(steps.values())
         yield name, {
             "predicted, MB": round(predicted / 1e6, 1), "measured, MB": round(real / 1e6, 1), "libraries, MB": round(overheads[key] / 1e6, 1),
@@ -202,12 +242,12 @@ def compared(names: list[str], tokenizer: Path) -> Iterator[tuple[str, dict[str,
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpu", action="store_true", help="the configurations for one GPU, into results/planning_on_a_gpu.json")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these; the figures of others are kept (default: all)")
     parser.add_argument(
         "--output",
         type=Path,
-        default=REPOSITORY / "benchmarks/results/planning.json",
-        help="JSON file that the figures are written to (%(default)s)",
+        help="JSON file that the figures are written to (default: planning.json in benchmarks/results)",
     )
     parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
@@ -216,11 +256,14 @@ def main() -> int:
         measure(args.measure, args.scratch)
         return 0
     os.environ |= ENVIRONMENT
-    rows: dict[str, dict[str, float]] = json.loads(args.output.read_text())["configurations"] if args.only else {}
+    args.output = args.output or REPOSITORY / f"benchmarks/results/planning{'_on_a_gpu' if args.gpu else ''}.json"
+    without_gpu = args.gpu and not Path("/dev/nvidia0").exists()
+    rows: dict[str, dict[str, float]] = json.loads(args.output.read_text())["configurations"] if args.only or without_gpu else {}
+    names = args.only or list(rows if without_gpu else ON_GPU if args.gpu else CONFIGURATIONS)
     with tempfile.TemporaryDirectory(prefix="planning-") as folder:
         tokenizer = Path(folder) / "tokenizer"
         write_tokenizer(tokenizer)
-        for name, row in compared(args.only or list(CONFIGURATIONS), tokenizer):
+        for name, row in compared(names, tokenizer, rows.copy() if without_gpu else {}):
             rows[name] = row
             print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
             worst = write(rows, args.output)
@@ -230,7 +273,7 @@ def main() -> int:
 
 def write(rows: dict[str, dict[str, float]], output: Path) -> float:
     """After each configuration, so that what was measured is kept. Returns how far the worst prediction is off."""
-    in_order = {name: rows[name] for name in CONFIGURATIONS if name in rows}
+    in_order = {name: rows[name] for name in CONFIGURATIONS | ON_GPU if name in rows}
     worst = max(abs(row["ratio"] - 1) for row in in_order.values())
     output.write_text(json.dumps({"date": date.today().isoformat(), "configurations": in_order, "worst": round(worst, 4)}, indent=2) + "\n")
     return worst

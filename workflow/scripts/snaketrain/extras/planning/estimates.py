@@ -7,7 +7,7 @@ from pathlib import Path
 from snaketrain.checking.planned import NotPlannable, fetched_or_local, planned_data, planned_model
 from snaketrain.config.schema import Compute, Settings
 from snaketrain.extras.planning.footprints import Footprint
-from snaketrain.extras.planning.tracing import footprint
+from snaketrain.extras.planning.tracing import footprint, runs_on_gpu
 from snaketrain.training.building import by_slices, make_task
 
 GIB = 2**30
@@ -91,10 +91,6 @@ class Estimate:
     def hours(self, flops: float, flops_per_second: float) -> float:
         """Of the whole training, at this rate of each process."""
         return flops / self.processes / flops_per_second / 3600
-
-
-def runs_on_gpu(compute: Compute) -> bool:
-    return compute.required_device == "cuda" or (compute.memory_gb_of_gpu is not None and compute.device != "cpu")
 
 
 def processes_of(compute: Compute) -> int:

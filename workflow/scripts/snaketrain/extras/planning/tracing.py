@@ -1,7 +1,7 @@
 """Runs two steps and an evaluation of a training on fake tensors, and says what they took."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 
@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from snaketrain.checking.planned import PlannedData, PlannedModel, adapt
 from snaketrain.checking.trying import fake_world, without_values
 from snaketrain.config.references import load
-from snaketrain.config.schema import Settings, Train
+from snaketrain.config.schema import Compute, Settings, Train
 from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.extras.planning.footprints import Footprint, Pipeline, Work, World, combined
@@ -27,6 +28,7 @@ from snaketrain.strategies.losses import MicroBatches
 from snaketrain.strategies.mesh import Mesh
 from snaketrain.strategies.pipeline import Pipelined
 from snaketrain.strategies.shards import local_optimizer
+from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.training.batch_limits import BatchLimits
 from snaketrain.training.building import build, make_task, make_train_state, start_strategy
 from snaketrain.training.checkpoints.rank_state import averaged_tensors
@@ -97,7 +99,7 @@ def trace(run: Settings, model: PlannedModel, data: PlannedData, world: World, p
             ledger.mark([tensors, state.averages], "parameters")
             microbatches = [(each, _fake(fake, batch)) for each, batch in shares.training]
             few = world.pipeline.few(microbatches)
-            with watched(state, ledger):
+            with watched(state, ledger), attention(run, state):
                 for _ in range(STEPS):
                     first = len(ledger.events)
                     work = step(state, few, ledger)
@@ -109,6 +111,25 @@ def trace(run: Settings, model: PlannedModel, data: PlannedData, world: World, p
             moments = {phase: dict[str, float](parts) for phase, parts in ledger.peaks(first).items()}
             found = Footprint(moments, work.flops, work.exchanged, state.parameters, *saved(state), built)
     return Traced(found, shares, strategy)
+
+
+def runs_on_gpu(compute: Compute) -> bool:
+    return compute.required_device == "cuda" or (compute.memory_gb_of_gpu is not None and compute.device != "cpu")
+
+
+def attention(run: Settings, state: TrainState) -> AbstractContextManager[object]:
+    """GPUs have no fused kernel for fp32 attention in which heads share keys: torch keeps the scores of all pairs of tokens. With a mask,
+    which causal_lm gives for packed texts alone, transformers repeats the keys instead."""
+    in_fp32 = runs_on_gpu(run.compute) and state.strategy.precision in ("fp32", "tf32")
+    shared = any(heads_share_keys(module) for module in state.plain_modules().values())
+    unmasked = isinstance(state.task, CausalLm) and not run.train.packing
+    return sdpa_kernel(SDPBackend.MATH) if in_fp32 and shared and unmasked else nullcontext()
+
+
+def heads_share_keys(module: nn.Module) -> bool:
+    config = getattr(module, "config", None)
+    heads = getattr(config, "num_attention_heads", None)
+    return bool(heads != getattr(config, "num_key_value_heads", heads))
 
 
 @torch.no_grad()

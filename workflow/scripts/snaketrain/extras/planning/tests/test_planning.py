@@ -90,6 +90,19 @@ def test_a_real_step_has_the_same_peak(llama, tmp_path):
         assert found[phase] == pytest.approx(real[phase], rel=0.1), phase
 
 
+def test_scores_are_kept_by_a_gpu_in_fp32_where_heads_share_keys(llama):
+    """As measured on an H100 by `benchmarks/planning.py --gpu`, and neither without shared keys nor in bf16."""
+    long = {"train.block_length": 256, "train.batch_size": 2, "compute.device": "cuda", "compute.gpus": 1}
+
+    def activations(precision: str, keys: int) -> float:
+        run = llama(long | {"train.precision": precision}, num_key_value_heads=keys)
+        return planned(run).footprint.moments["forward"]["activations"]
+
+    scores = 4 * 2 * 4 * 256**2 * 2  # fp32, rows, heads, pairs of tokens, blocks
+    assert activations("fp32", 2) > activations("fp32", 4) + 0.9 * scores
+    assert activations("bf16", 2) == pytest.approx(activations("bf16", 4), rel=0.1)
+
+
 @pytest.mark.slow
 def test_two_depths_predict_any_depth(llama):
     run = llama({"train.strategy": "fsdp", "compute.processes": 2}, num_hidden_layers=11)
