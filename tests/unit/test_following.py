@@ -813,7 +813,7 @@ def test_command_once(tmp_path, uri):
     done = subprocess.run(command(results, "--once"), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     first, *addresses = done.stdout.splitlines()
-    assert first == f"MLflow is up to date with 2 runs. Look at them: {warm_python()} {SCRIPT.with_name('show_runs.py')} --uri {uri}"
+    assert first == f"MLflow is up to date with 2 runs. Look at MLflow: {warm_python()} {SCRIPT.with_name('show_runs.py')} --uri {uri}"
     assert [address.split()[0] for address in addresses] == ["all", "curves", "compared", "first", "second"]
 
 
@@ -842,7 +842,7 @@ def test_command_while_a_process_runs_and_one_at_a_time(tmp_path, uri):
     finally:
         workflow.kill()
         workflow.wait()
-    assert "up to date with 1 runs" in first.communicate(timeout=limits.seconds(60))[0] and first.returncode == 0
+    assert "up to date with 1 run." in first.communicate(timeout=limits.seconds(60))[0] and first.returncode == 0
     run = training_run(store := Store(uri))
     assert run.info.status == "KILLED" and history(store, run, "train/loss")[-1] == (70, 0.25)
 

@@ -656,7 +656,7 @@ def test_a_node_that_dies_after_its_report_is_probed_as_well():
     """srun waits for it until SLURM itself notices."""
     server = Heard()
     watch = Watch(server, ["a1", "a2"], silence_seconds=60)
-    now = watch.checked
+    now = watch.checked = 1000.0  # seconds are added to it without rounding
     watch.silent(now)
     server.reports = {"a1": Ending(143), "a2": Ending(143)}
     found = {second: watch.silent(now + second) for second in range(1, 65)}

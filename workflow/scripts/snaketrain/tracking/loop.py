@@ -282,7 +282,8 @@ class Loop:
     def _print_addresses(self, follower: "Follower") -> None:
         uri = self.options.uri
         look = uri if uri.startswith("http") else shlex.join([sys.executable, str(TOOLS / "show_runs.py"), "--uri", uri])
-        print(f"MLflow is up to date with {len(follower.runs())} runs. Look at them: {look}")
+        runs = len(follower.runs())
+        print(f"MLflow is up to date with {runs} run{'s' * (runs != 1)}. Look at MLflow: {look}")
         print(*follower.addresses(self.options.ui), sep="\n")
 
 

@@ -20,7 +20,7 @@ from snaketrain.models.adapters import config_of
 from snaketrain.models.blocks import compile_blocks, recompute_activations, use_float8
 from snaketrain.models.weights import NeedsWholeModel, load_weights, unread_weights, without_memory
 from snaketrain.runtime.credentials import resolved
-from snaketrain.runtime.strict_json import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject, shortened
 from snaketrain.strategies import make_strategy
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
@@ -52,7 +52,7 @@ def start_from(modules: dict[str, nn.Module], folder: Path, chosen: InitialWeigh
             f"{name} {list(given[name].shape)} -> {list(wanted[name].shape)}" for name in sorted((given.keys() & wanted.keys()) - fits)
         ],
     }
-    mismatches = "; ".join(f"{len(names)} {what}: {shortened(names)}" for what, names in problems.items() if names)
+    mismatches = "; ".join(f"{len(names)} {what}: {shortened(names, MOST_NAMES)}" for what, names in problems.items() if names)
     if mismatches and (chosen.strict or not fits):
         raise SystemExit(
             f"model.initial_weights: do not match the model: {mismatches}. Correct `part` ({chosen.part}) and `into` ({into or None}), "
@@ -107,11 +107,6 @@ def named(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
 def place(tensor: Tensor) -> tuple[int, torch.Size]:
     """The same for tensors that share memory: files hold tied tensors only once."""
     return tensor.data_ptr(), tensor.shape
-
-
-def shortened(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
 
 
 class DataInfo(dict[str, Json]):
