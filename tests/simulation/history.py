@@ -134,6 +134,8 @@ class History:
     def outcome(self) -> Outcome:
         workflow = self.user.workflow
         assert workflow
+        if not self.controller.all:
+            self.world.problem("no job was submitted, so that nothing was tried")
         jobs = {(job.name, job.run): job for job in workflow.dag.jobs}
         runs: Counter[str] = Counter()
         reasons: Counter[str] = Counter()

@@ -34,6 +34,10 @@ COLUMNS: dict[str, Callable[[Job], str]] = {
 }
 
 
+def without_accounting(command: list[str], *_: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.CompletedProcess(command, 1, "", "Slurm accounting storage is disabled")
+
+
 class Refused(Exception):
     """What a program writes to stderr before it fails."""
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import snakemake_executor_plugin_slurm as plugin
 from snakemake.scheduling import job_scheduler
-from snakemake_executor_plugin_slurm import job_cancellation, job_status_query, partitions, utils
+from snakemake_executor_plugin_slurm import accounts, job_cancellation, job_status_query, partitions, utils
 from snakemake_interface_executor_plugins.executors import remote
 
 from simulation import standard_library as virtual
 from simulation.jobs import Machines, SimulatedStep
-from simulation.programs import Programs
+from simulation.programs import Programs, without_accounting
 from simulation.virtual_time import World, current
 from snakemake_executor_plugin_slurm_steady import executor, left_over, monitor
 from snaketrain.launch import slurm_job
@@ -92,6 +92,7 @@ def simulated(world: World, programs: Programs, machines: Machines, files: SlowF
         *((module, "threading", virtual.threading) for module in (client, executor, submissions, remote, job_scheduler, journal)),
         (job_status_query, "shlex", SimpleNamespace(split=virtual.split_words, join=shlex.join, quote=shlex.quote)),
         *((module, "subprocess", subprocess) for module in (client, plugin, job_cancellation, job_status_query, partitions, utils)),
+        (accounts, "subprocess", virtual.subprocess_with(without_accounting)),
         *((module, "asyncio", asyncio) for module in (remote, executor, job_status_query)),
         (remote, "async_lock", virtual.held), (remote, "Throttler", virtual.Unlimited),
         (remote, "tempfile", SimpleNamespace(mkdtemp=lambda **_: ".snakemake")), (remote, "shutil", SimpleNamespace(rmtree=lambda *_, **__: None)),
