@@ -53,8 +53,9 @@ def training(data: Path, folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_it_restarts_after_each_loss_with_as_many_processes_as_gpus_answer(data, tmp_path):
+def test_it_restarts_after_each_loss_with_as_many_processes_as_gpus_answer(data, tmp_path, monkeypatch):
     """The driver's list of GPUs is ours; the processes, their number and what they do are real."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     (tmp_path / "bin").mkdir()
     (tmp_path / "gpus").write_text("GPU 0: A\nGPU 1: A\n")
     (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\ncat {tmp_path}/gpus\n")
