@@ -54,7 +54,7 @@ def test_results_on_a_file_system_without_locks(tmp_path, tmp_path_factory):
     }
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     done = subprocess.run(command(results, uri, "--once"), capture_output=True, text=True, env=environment, timeout=limits.seconds(60))
-    assert (done.returncode, done.stderr) == (0, "") and "up to date with 1 runs" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "") and "up to date with 1 run." in done.stdout
     assert losses(uri) == [*range(5, 65, 5)]
 
 
