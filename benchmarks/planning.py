@@ -113,9 +113,6 @@ CONFIGURATIONS = {
 
 LARGE = {"use": LLAMA["use"], "arguments": {
     "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 12, "num_attention_heads": 32, "num_key_value_heads": 8}}  # fmt: skip
-LARGE_BERT = {"use": BERT["use"], "arguments": {
-    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}}  # fmt: skip
-LARGE_T5 = {"use": T5["use"], "arguments": {"d_model": 1024, "d_ff": 4096, "num_layers": 12, "num_heads": 16, "d_kv": 64}}
 BLOCKS = {"block_length": 2048, "batch_size": 4}
 ON_GPU = {
     "Llama 0.8B, single": on_gpu(lm(LARGE, 1, **BLOCKS)),
@@ -125,16 +122,6 @@ ON_GPU = {
     "Llama 0.8B, single, recomputed activations": on_gpu(lm(LARGE, 1, recompute_activations=True, **BLOCKS)),
     "Llama 0.8B, fsdp": on_gpu(lm(LARGE, 1, "fsdp", **BLOCKS)),
     "Llama 0.8B, fsdp, offloaded": on_gpu(lm(LARGE, 1, {"use": "fsdp", "arguments": {"cpu_offload": True}}, **BLOCKS)),
-    "BERT 0.3B, single": on_gpu(settings(LARGE_BERT, 1, {"max_length": 256}, {"batch_size": 64})),
-    "BERT 0.3B, zero1": on_gpu(settings(LARGE_BERT, 1, {"max_length": 256}, {"batch_size": 64, "strategy": "zero1"})),
-    "T5 0.4B, single": on_gpu(
-        settings(
-            LARGE_T5,
-            1,
-            {"label": None, "target": "summary", "max_length": 512, "max_target_length": 128},
-            {"task": "seq2seq", "batch_size": 16},
-        )
-    ),
 }
 
 
@@ -173,7 +160,7 @@ def measure(given: dict[str, Any], scratch: Path) -> None:
 
     run = Settings.model_validate(given)
     strategy = start_strategy(run.train, run.compute.device)
-    on_gpu = strategy.device.type == "cuda"
+    cuda = strategy.device.type == "cuda"
     folder = scratch / str(strategy.rank)
     folder.mkdir(parents=True)
     data = planned_data(run, scratch, folder)
@@ -181,15 +168,15 @@ def measure(given: dict[str, Any], scratch: Path) -> None:
     task = make_task(run.train, data.facts)
     square = torch.randn(64, 64, device=strategy.device)
     (square @ square).sum()  # the libraries start
-    before = torch.cuda.memory_allocated() if on_gpu else resident("VmRSS")
+    before = torch.cuda.memory_allocated() if cuda else resident("VmRSS")
     state = make_train_state(task, run.train, build(task, run.train, run.model, None, data.facts, builds=strategy.builds), strategy)
-    if on_gpu:
+    if cuda:
         torch.cuda.reset_peak_memory_stats()
     else:
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again
     for _ in range(STEPS):
         take_step(state, shares.training, 1000.0, 1e-4)
-    found = (torch.cuda.max_memory_allocated() if on_gpu else resident("VmHWM")) - before
+    found = (torch.cuda.max_memory_allocated() if cuda else resident("VmHWM")) - before
     most = max(strategy.all_gather_object(found))
     if strategy.rank == 0:
         print(json.dumps(most), flush=True)
@@ -256,8 +243,10 @@ def main() -> int:
         measure(args.measure, args.scratch)
         return 0
     os.environ |= ENVIRONMENT
+    import torch
+
     args.output = args.output or REPOSITORY / f"benchmarks/results/planning{'_on_a_gpu' if args.gpu else ''}.json"
-    without_gpu = args.gpu and not Path("/dev/nvidia0").exists()
+    without_gpu = args.gpu and not torch.cuda.is_available()
     rows: dict[str, dict[str, float]] = json.loads(args.output.read_text())["configurations"] if args.only or without_gpu else {}
     names = args.only or list(rows if without_gpu else ON_GPU if args.gpu else CONFIGURATIONS)
     with tempfile.TemporaryDirectory(prefix="planning-") as folder:

@@ -7,4 +7,6 @@ import pytest
 def gpu() -> None:
     import torch
 
-    assert torch.cuda.is_available(), "torch finds no GPU: see what `nvidia-smi` lists, and whether `torch.version.cuda` is None"
+    assert torch.cuda.is_available(), (
+        "torch finds no GPU. Run `make test-gpu`, see what `nvidia-smi` lists, and whether `torch.version.cuda` is None"
+    )

@@ -1,14 +1,11 @@
 """On one GPU, with NCCL: every strategy has the losses of a CPU in fp32, learns in the other precisions, and resumes what others saved."""
 
-import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed.test_strategies import ARGUMENTS, BRIEF, EVERYWHERE, HALF, RUNNER, STEP, STEPS
+from distributed.test_strategies import ARGUMENTS, EVERYWHERE, HALF, STEP, STEPS, brief, run
 
 ALONE = ("single", "data_parallel", *EVERYWHERE, "mesh")
 MODELS = ("bert", "bart", "llama", "lm", "packed", "mixture")
@@ -16,26 +13,13 @@ PRECISIONS = ("tf32", "bf16", "fp16")
 TOLERANCE = {"tf32": 2e-3, "bf16": 2e-2, "fp16": 2e-3}  # of the first loss, before rounding has grown
 
 
-def job(strategy: str, model: str, device: str = "cuda", precision: str = "fp32", checkpoints: Path | None = None, **train: Any) -> dict:
-    plan = ARGUMENTS.get(model, {}) if strategy == "tensor_parallel" else {}
-    where = str(checkpoints) if checkpoints else None
-    settings = BRIEF | {"precision": precision} | train
-    return {"strategy": strategy, "model": model, "arguments": plan, "device": device, "train": settings, "checkpoints": where}
-
-
-def run(folder: Path, jobs: dict[str, tuple[str, dict]]) -> dict[str, Any]:
-    """Of a file of jobs, all on the GPU or all on the CPU."""
-    folder.mkdir(exist_ok=True)
-    (folder / "jobs.json").write_text(json.dumps([[name, kind, job] for name, (kind, job) in jobs.items()]))
-    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "1"]
-    done = subprocess.run([*torchrun, str(RUNNER), str(folder / "jobs.json"), str(folder / "results.json")], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
-    return json.loads((folder / "results.json").read_text())
+def job(strategy: str, model: str, device: str = "cuda", checkpoints: Path | None = None, precision: str = "fp32", **train: Any) -> dict:
+    return brief(strategy, model, checkpoints, precision=precision, **train) | {"device": device}
 
 
 @pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory) -> dict[str, Any]:
-    return run(tmp_path_factory.mktemp("cpu"), {model: ("trained", job("single", model, "cpu")) for model in MODELS})
+    return run(tmp_path_factory.mktemp("cpu"), 1, {model: ("trained", job("single", model, "cpu")) for model in MODELS})
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +34,8 @@ def on_gpu(tmp_path_factory) -> dict[str, Any]:
         for precision in PRECISIONS:
             jobs[f"{strategy} {precision}"] = "trained", job(strategy, model, precision=precision)
         jobs[f"{strategy} overflow"] = "overflowed", job(strategy, model, precision="fp16")
-    return run(folder, jobs) | {"folder": folder}
+    jobs["compiled"] = "trained", job("single", "bert", compile=True)
+    return run(folder, 1, jobs) | {"folder": folder}
 
 
 def works(strategy: str, model: str) -> bool:
@@ -86,13 +71,21 @@ def test_a_step_that_overflows_is_skipped(on_gpu, strategy):
     assert found["unchanged"] and found["scales"] == [2.0**15]
 
 
+def test_compiled_blocks_compute_the_same(on_cpu, on_gpu):
+    found = on_gpu["compiled"]
+    assert found["losses"] == pytest.approx(on_cpu["bert"]["losses"], rel=1e-4)
+    assert found["compiled"][0] == found["compiled"][1] > 0
+
+
 def test_what_one_saved_the_others_resume(on_cpu, on_gpu, tmp_path):
     """On the GPU, and on a CPU what the GPU saved."""
     pairs = [("single", other) for other in EVERYWHERE] + [(other, "single") for other in EVERYWHERE]
     for before, after in [*pairs, ("fsdp", "cpu")]:
         shutil.copytree(on_gpu["folder"] / before / STEP, tmp_path / f"{before}-{after}" / STEP)
     jobs = {f"{a} {b}": ("trained", job(b, "bart", checkpoints=tmp_path / f"{a}-{b}")) for a, b in pairs}
-    found = run(tmp_path, jobs) | run(tmp_path, {"fsdp cpu": ("trained", job("single", "bart", "cpu", checkpoints=tmp_path / "fsdp-cpu"))})
+    found = run(tmp_path, 1, jobs) | run(
+        tmp_path, 1, {"fsdp cpu": ("trained", job("single", "bart", "cpu", checkpoints=tmp_path / "fsdp-cpu"))}
+    )
     for name, resumed in found.items():
         assert resumed["start"] == HALF, name
         assert resumed["losses"] == pytest.approx(on_cpu["bart"]["losses"][HALF:], rel=1e-4), name
@@ -100,6 +93,6 @@ def test_what_one_saved_the_others_resume(on_cpu, on_gpu, tmp_path):
 
 def test_float8_learns(tmp_path):
     pytest.importorskip("torchao", reason="train.precision: fp8 needs torchao")
-    found = run(tmp_path, {name: ("trained", job("single", "llama", precision=name)) for name in ("bf16", "fp8")})
+    found = run(tmp_path, 1, {name: ("trained", job("single", "llama", precision=name)) for name in ("bf16", "fp8")})
     assert found["fp8"]["losses"] == pytest.approx(found["bf16"]["losses"], rel=0.1)
     assert found["fp8"]["losses"] != found["bf16"]["losses"]

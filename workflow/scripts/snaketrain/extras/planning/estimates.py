@@ -14,7 +14,7 @@ GIB = 2**30
 # What a GPU holds besides tensors. These are assumptions, which were not measured
 CONTEXT_GIB = 1.0  # of CUDA and its libraries
 NCCL_GIB = 0.5  # with several processes
-TOLERANCE = 0.2  # by which a prediction may be too high; on CPUs it was at most 6 % off
+TOLERANCE = 0.2  # by which a prediction may be too high; on CPUs it was at most 6 % off, on a GPU 9 %
 FRAGMENTED = 0.05  # share of the tensors' memory that the allocator cannot use
 
 
