@@ -4,7 +4,6 @@
 localrules:
     fetch_data,
     fetch_model,
-    fetch_input,
 
 
 rule fetch_data:
@@ -45,6 +44,9 @@ rule fetch_model:
 
 # files of an evaluation set, or another input of a stage
 if pipeline.inputs:
+
+    localrules:
+        fetch_input,
 
     rule fetch_input:
         input:
