@@ -54,6 +54,10 @@ def test_why_says_which_settings_changed(folder):
     assert {line[0] for line in others} >= {"select_checkpoint", "evaluate_model"} and "other" not in found
 
 
+def test_without_a_file_it_is_the_default_that_is_checked(folder):
+    assert "No errors in the configuration of 2 runs." in snaketrain(folder, "check")
+
+
 def test_run_refuses_a_configuration_with_errors_and_finds_profiles(folder):
     assert "Nothing to be done" in snaketrain(folder, "run", CONFIGURATION, "--quiet", "rules")
     assert "no folder, and none of local, pbs, slurm" in snaketrain(folder, "run", CONFIGURATION, "--profile", "slrum", code=1)

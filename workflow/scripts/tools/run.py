@@ -40,7 +40,10 @@ def check(words: list[str]) -> None:
     from snaketrain.orchestration.preflight import examine
 
     parser = parser_of(check)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="configuration in YAML or JSON; later files are merged over earlier ones")
+    parser.add_argument(
+        "files", nargs="*", default=[DEFAULT], metavar="FILE",
+        help="configuration in YAML or JSON; later files are merged over earlier ones (default: config/config.yaml)",
+    )  # fmt: skip
     args = parser.parse_args(words)
     try:
         runs = examine(read_configuration(args.files))

@@ -40,7 +40,10 @@ def main() -> int:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="configuration in YAML or JSON; later files are merged over earlier ones")
+    parser.add_argument(
+        "files", nargs="*", default=["config/config.yaml"], metavar="FILE",
+        help="configuration in YAML or JSON; later files are merged over earlier ones (default: config/config.yaml)",
+    )  # fmt: skip
     parser.add_argument("--config", nargs="+", metavar="NAME=VALUE", help="settings over those of the files, as for snakemake")
     parser.add_argument("--runs", nargs="+", metavar="RUN", help="plan only these (default: all)")
     parser.add_argument("--gpu-memory-gb", type=float, metavar="GB", help="memory of a GPU, in place of compute.memory_gb_of_gpu")
