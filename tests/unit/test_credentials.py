@@ -52,9 +52,9 @@ def planted(tmp_path, monkeypatch) -> Path:
     return results
 
 
-def test_passwords_are_nowhere_in_mlflow(planted):
+def test_passwords_are_nowhere_in_mlflow(planted, uri):
     folder = planted.parent
-    follower = Follower(planted, Store(f"sqlite:///{folder}/mlflow.db"))
+    follower = Follower(planted, Store(uri))
     for training in follower.runs():
         follower.update(training)
     follower.label()

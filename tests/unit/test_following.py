@@ -54,20 +54,6 @@ with open(sys.argv[1], "a") as journal:
 TABLES = ("experiments", "runs", "params", "metrics", "tags", "inputs", "input_tags", "datasets")
 
 
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory):
-    """Making MLflow's tables takes seconds: once for all tests, which copy it."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    Store(f"sqlite:///{path}").client.search_experiments()
-    return path
-
-
-@pytest.fixture
-def uri(tmp_path, empty_database):
-    (tmp_path / "mlflow.db").write_bytes(empty_database.read_bytes())
-    return f"sqlite:///{tmp_path}/mlflow.db"
-
-
 def follow(results: Path, uri: str) -> Store:
     """As one that has just been started."""
     follower = Follower(results, Store(uri))

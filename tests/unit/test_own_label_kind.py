@@ -81,7 +81,9 @@ def test_a_file_adds_a_label_kind(folder, tiny_tokenizer):
 
     task = TextClassification()
     model = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
-    task.build({"use": "transformers.BertForSequenceClassification", "arguments": model}, None, facts | {"vocab_size": 30, "pad_token_id": 0})
+    task.build(
+        {"use": "transformers.BertForSequenceClassification", "arguments": model}, None, facts | {"vocab_size": 30, "pad_token_id": 0}
+    )
     logits, batch = torch.eye(3)[[0, 1, 1] * 3], {"labels": torch.tensor(labels)}
     metrics = task.measure(task.evaluation_step(logits, batch))
     assert metrics == pytest.approx({"loss": metrics["loss"], "accuracy": 2 / 3, "distance": 1 / 3})
@@ -90,7 +92,7 @@ def test_a_file_adds_a_label_kind(folder, tiny_tokenizer):
     assert write_results(folder, "r", "train", measured, rows, {"label": labels}, facts, 0.95, 10)["within_one"] == 1
     assert (folder / "train_plots.png").is_file()
 
-    assert SCRIPTS == folder / "scripts"
+    assert folder / "scripts" == SCRIPTS
     of_task = metrics_of_task(SCRIPTS / "snaketrain/tasks/text_classification.py", "TextClassification", "grade")
     assert of_task == {"loss": "min", "accuracy": "max", "distance": "min"}
     code = code_digests(SCRIPTS / "train_model.py", label_kind_file("grade"))

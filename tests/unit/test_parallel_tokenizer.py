@@ -103,7 +103,7 @@ def endless():
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in background processes of a shell
     data, reported = Data(train={{"path": "x"}}, tokenizer={{"path": "x"}}), False
-    with ParallelTokenizer(partial(make_tokenizer, Path({str(tmp_path / "tokenizer")!r}), data), 3) as tokenizer:
+    with ParallelTokenizer(partial(make_tokenizer, Path({str(tmp_path / "tokenizer")!r}), data), 2) as tokenizer:
         for made in tokenizer.encode(endless()):
             if tokenizer.started and tokenizer.started.done() and not reported:
                 reported = True
