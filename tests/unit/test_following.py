@@ -670,13 +670,7 @@ def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):
     assert (
         view["selectedColumns"][:5]
         == view["columnOrder"][:5]
-        == [
-            "metrics.`dev/accuracy`",
-            "metrics.`test/accuracy`",
-            "tags.`interval`",
-            "params.`train.learning_rate`",
-            "params.`train.seed`",
-        ]
+        == ["metrics.`dev/accuracy`", "metrics.`test/accuracy`", "tags.`interval`", "params.`train.learning_rate`", "params.`train.seed`"]
     )
     assert len(view["selectedColumns"]) <= 6
     assert "params.`train.batch_size`" not in view["selectedColumns"]  # equal in both

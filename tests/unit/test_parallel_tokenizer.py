@@ -72,10 +72,7 @@ def test_processes_are_for_much_data_and_more_than_one_core(make, monkeypatch):
 
 
 def test_a_killed_process_is_reported(make, monkeypatch):
-    with (
-        with_processes(make(), monkeypatch) as tokenizer,
-        pytest.raises(BadData, match="was killed, most likely because memory ran out"),
-    ):
+    with with_processes(make(), monkeypatch) as tokenizer, pytest.raises(BadData, match="was killed, most likely because memory ran out"):
         made = tokenizer.encode(batches("text") * 3)
         next(made)
         for process in tokenizer.processes._processes.values():

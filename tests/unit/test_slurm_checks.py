@@ -250,11 +250,7 @@ def test_jobs_are_recognised_where_the_site_rewrites_their_comments(monkeypatch,
     slurm = Slurm()
     for _ in range(2):
         found = {job.number: job.comment for job in client.jobs_here(slurm)}
-        assert found == {
-            "4": "rule_train_model_wildcards_large",
-            "5": "rule_compare_runs",
-            "8": "rule_wide_evaluate_model_train_model",
-        }
+        assert found == {"4": "rule_train_model_wildcards_large", "5": "rule_compare_runs", "8": "rule_wide_evaluate_model_train_model"}
     assert (tmp_path / "asked").read_text().split().count("4") == 1, "once for each job"
 
 

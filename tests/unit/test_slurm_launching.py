@@ -393,9 +393,7 @@ def test_a_users_own_exclusions_stay(slurm):
 
 
 @pytest.mark.parametrize(
-    ("preempted", "requests"),
-    [("2026-11-23T02:10:00", ["requeue 7"]), ("2026-11-23T01:59:59", [])],
-    ids=["now", "in an earlier start"],
+    ("preempted", "requests"), [("2026-11-23T02:10:00", ["requeue 7"]), ("2026-11-23T01:59:59", [])], ids=["now", "in an earlier start"]
 )
 @pytest.mark.parametrize("sent", ["SIGTERM", "SIGUSR1"])
 def test_a_training_that_ends_within_the_grace_time_is_requeued(job, slurm, preempted, requests, sent):

@@ -199,11 +199,7 @@ def test_status_of_parts_trunks_and_evaluations_of_further_sets(in_parts, slurm,
 
 def test_the_log_of_a_part_that_was_trained_here(in_parts, slurm, monkeypatch, capsys):
     trained("large", 12, {"status": "STOPPED", "why": "reached part 2"})
-    for stage, log in (
-        ("train_model", "large.log"),
-        ("train_part/large", "1.log"),
-        ("train_part/large", "2.log"),
-    ):
+    for stage, log in (("train_model", "large.log"), ("train_part/large", "1.log"), ("train_part/large", "2.log")):
         Path("logs", stage).mkdir(parents=True, exist_ok=True)
         Path("logs", stage, log).touch()
     os.utime("logs/train_model/large.log", (0, 0))
