@@ -419,16 +419,10 @@ def test_a_training_whose_process_is_gone_was_killed(tmp_path, uri):
 
 
 @pytest.fixture
-def squeue(tmp_path, monkeypatch):
+def squeue(tmp_path, programs):
     """A squeue that knows the jobs in one file, and notes in another what it was asked; and a scontrol that knows no others."""
-    (tmp_path / "bin").mkdir()
-    for name, script in {
-        "squeue": f'echo "$*" >> {tmp_path}/asked\ncat {tmp_path}/queue\n',
-        "scontrol": "echo 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n",
-    }.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}")
-        (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    unknown = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    programs(squeue='echo "$*" >> $HERE/asked; cat $HERE/queue', scontrol=unknown)
     (tmp_path / "asked").touch()
 
     def queue(*jobs: str) -> list[str]:

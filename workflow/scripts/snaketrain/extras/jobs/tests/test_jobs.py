@@ -20,23 +20,13 @@ SAVES = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit()); 
 
 
 @pytest.fixture
-def slurm(tmp_path, monkeypatch):
+def slurm(tmp_path, monkeypatch, programs):
     """Programs of SLURM that do as a test says; the folder of the workflow is the current one."""
-    (tmp_path / "bin").mkdir()
     (tmp_path / "ws").mkdir()
     monkeypatch.chdir(tmp_path / "ws")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-
-    def says(**programs: str) -> None:
-        for name, script in programs.items():
-            new = tmp_path / "bin" / f"{name}.new"
-            new.write_text(f"#!/bin/sh\n{script}\n")
-            new.chmod(0o755)
-            os.replace(new, tmp_path / "bin" / name)
-
     knows_none = """[ $# = 3 ] && echo 'No jobs in the system' && exit; echo 'Invalid job id specified' >&2; exit 1"""
-    says(squeue="true", scontrol=knows_none, scancel=f'echo "$@" >> {tmp_path}/cancelled')
-    return says
+    programs(squeue="true", scontrol=knows_none, scancel='echo "$@" >> $HERE/cancelled')
+    return programs
 
 
 def trained(run: str, steps: int, end: dict | None = None, pace: float = 2.0, kind: str = "runs", now: float | None = None) -> None:
