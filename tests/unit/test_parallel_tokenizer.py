@@ -85,7 +85,7 @@ def test_processes_end_with_their_parent(tiny_tokenizer, tmp_path, number):
     copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
     script = tmp_path / "reads.py"
     script.write_text(f"""
-import signal, sys
+import signal, sys, time
 sys.path.insert(0, {str(Path(__file__).resolve().parents[2] / "workflow/scripts")!r})
 import pyarrow  # noqa: E402
 from pathlib import Path
@@ -95,6 +95,7 @@ from snaketrain.config.schema import Data
 
 def endless():
     while True:
+        time.sleep(0.01)
         yield pyarrow.record_batch({{"text": ["what a story"] * 100}})
 
 if __name__ == "__main__":
