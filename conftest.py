@@ -105,6 +105,23 @@ def workspace(made_once) -> Path:
 
 
 @pytest.fixture
+def programs(tmp_path, monkeypatch) -> Callable[..., None]:
+    """Shell scripts in the places of programs such as SLURM's: `programs(squeue="cat $HERE/queue")`, where HERE is the test's folder."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("HERE", str(tmp_path))
+    (tmp_path / "bin").mkdir()
+
+    def say(**scripts: str) -> None:
+        for name, script in scripts.items():
+            new = tmp_path / "bin" / f"{name}.new"
+            new.write_text(f"#!/bin/sh\n{script}\n")
+            new.chmod(0o755)
+            new.replace(new.with_name(name))  # at once, since threads may call it meanwhile
+
+    return say
+
+
+@pytest.fixture
 def in_parts(monkeypatch):
     """A stage that trains runs part by part, and one that trains what is no run, as extras may add them."""
 

@@ -22,7 +22,7 @@ from simulation.virtual_time import World, current
 from snakemake_executor_plugin_slurm_steady import executor, left_over, monitor
 from snaketrain.launch import slurm_job
 from snaketrain.orchestration import submissions
-from snaketrain.runtime import journal, manifests, ownership, run_folder, stages
+from snaketrain.runtime import journal, loaded_code, manifests, ownership, run_folder, stages
 from snaketrain.slurm import client
 
 logger = logging.getLogger("simulation")  # of all that Snakemake would tell
@@ -109,6 +109,7 @@ def simulated(world: World, programs: Programs, machines: Machines, files: SlowF
         (ownership, "_ourselves", ownership._ourselves.__wrapped__),
         (slurm_job, "Step", partial(SimulatedStep, machines)), (client, "ThreadPoolExecutor", virtual.VirtualPool),
         (run_folder, "sign", sign),
+        (loaded_code, "_plain_modules", lambda: ()),  # it would look through the thousands of modules of the tests again and again
     ]  # fmt: skip
     handler = NotedHandler(world)
     logger.handlers, logger.propagate = [handler], False

@@ -29,6 +29,25 @@ def prepared(tmp_path, tiny_tokenizer):
     return run
 
 
+@pytest.fixture(scope="session")
+def empty_database(made_once):
+    """Making MLflow's tables takes seconds: once for all tests, which copy it."""
+
+    def make(path):
+        from snaketrain.tracking.mlflow_store import Store
+
+        Store(f"sqlite:///{path}").client.search_experiments()
+
+    return made_once("empty.db", make)
+
+
+@pytest.fixture
+def uri(tmp_path, empty_database):
+    """Of a database of its own for each test."""
+    (tmp_path / "mlflow.db").write_bytes(empty_database.read_bytes())
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
 def arrow(path):
     return pyarrow.ipc.open_file(pyarrow.memory_map(str(path))).read_all().to_pylist()
 

@@ -133,7 +133,7 @@ VARIABLES = {
     "ODD_SECRET": "w\x1bx\\y'7\"é-geheim",
     "MAILER": f"{letters(9)}-{letters(9)}",
     "THING": letters(16),
-    "PHRASE": "correct horse battery staple is long",
+    "PHRASE": "correct/horse battery staple is long",
     "CARD": "4929 1234 8871 4711 0042",
     "SERVICE_ACCOUNT": json.dumps({"type": "service_account", "private_key": letters(40), "client_email": "a@b.example"}),
     "TRUST": f"-----BEGIN CERTIFICATE-----\n{letters(64)}\n-----END CERTIFICATE-----",

@@ -61,11 +61,9 @@ def test_fewer_cores_than_ranks_bind_nothing(machine):
 
 
 @pytest.mark.parametrize(("visible", "expected"), [(None, ["3B", "5E", "86"]), ("2,0", ["86", "3B"]), ("GPU-b", ["5E"]), ("", [])])
-def test_a_process_sees_its_own_gpus_in_its_own_order(tmp_path, monkeypatch, visible, expected):
+def test_a_process_sees_its_own_gpus_in_its_own_order(programs, monkeypatch, visible, expected):
     rows = "".join(f"{index}, GPU-{name}, 00000000:{bus}:00.0\\n" for index, name, bus in ((0, "a", "3B"), (1, "b", "5E"), (2, "c", "86")))
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{rows}'\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    programs(**{"nvidia-smi": f"printf '{rows}'"})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -1,12 +1,17 @@
 """What a configuration does is tried before any job: names that exist and values of the right type may still be wrong."""
 
+import functools
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import limits
 import pytest
 
+from snaketrain.checking import runs as checking
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.orchestration import effects
 from snaketrain.orchestration.preflight import examine
@@ -245,10 +250,35 @@ def test_what_works_is_accepted(folder, by_effect, config, where, value):
 @pytest.fixture
 def in_a_process(folder, monkeypatch):
     monkeypatch.delenv("SNAKETRAIN_CHECKS", raising=False)
-    monkeypatch.setattr(effects, "SECONDS_AN_ATTEMPT", float(limits.whole_seconds(6)))
+    monkeypatch.setattr(effects, "SECONDS_AN_ATTEMPT", float(limits.whole_seconds(3)))
 
 
-def test_what_ends_or_holds_the_process_is_the_fault_of_that_object(in_a_process, capfd):
+class Forked:
+    """In place of a `Popen`: forked from this process, which has imported torch already."""
+
+    def __init__(self, command, *, stdin, stdout, stderr, env, start_new_session):
+        reading, writing = os.pipe()
+        if not (pid := os.fork()):
+            try:
+                os.setsid()
+                for number, file in enumerate((stdin.fileno(), writing, stderr.fileno())):
+                    os.dup2(file, number)
+                sys.stdin, sys.stderr = open(0), open(2, "w")  # noqa: SIM115 - pytest has others
+                checking.main()
+            finally:
+                os._exit(1)
+        os.close(writing)
+        self.pid, self.stdout = pid, os.fdopen(reading, "rb")
+        self.wait = functools.cache(lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+@pytest.fixture
+def forks(monkeypatch):
+    return lambda: monkeypatch.setattr(effects, "subprocess", SimpleNamespace(Popen=Forked, PIPE=subprocess.PIPE))
+
+
+def test_what_ends_or_holds_the_process_is_the_fault_of_that_object(in_a_process, forks, capfd):
+    forks()
     uses = {
         "leaves": "ends with exit code 7",
         "crashes": "is killed by SIGSEGV",
@@ -263,7 +293,7 @@ def test_what_ends_or_holds_the_process_is_the_fault_of_that_object(in_a_process
     assert "noise" not in capfd.readouterr().out
 
 
-def test_an_unchanged_start_imports_nothing_and_a_changed_file_is_checked_again(in_a_process, folder, monkeypatch):
+def test_an_unchanged_start_imports_nothing_and_a_changed_file_is_checked_again(in_a_process, forks, folder, monkeypatch):
     config = MODULE | {"runs": {"a": {}, "b": {"train.seed": 7}}}
     assert problems_of(config) == []
     started = []
@@ -273,6 +303,7 @@ def test_an_unchanged_start_imports_nothing_and_a_changed_file_is_checked_again(
     assert problems_of(config | {"tracking": {"notes": "new"}}) == []
     assert time.process_time() - before < 1 and not started
     (folder / "mine.py").write_text(MINE.replace("torch.ones(2)", "torch.ones(5)"))
+    forks()
     assert any("RuntimeError" in problem for problem in problems_of(config))
     assert len(started) == 1
 

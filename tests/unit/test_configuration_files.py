@@ -1,20 +1,16 @@
 """Syntax errors in a configuration are reported with their line, and never with a traceback."""
 
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import limits
 import pytest
+from pipeline.workspace import snakemake
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.files import read_configuration
 from snaketrain.config.runs import read_runs
 from snaketrain.config.sweeps import changes_by_run
 from snaketrain.orchestration.preflight import examine
-
-ROOT = Path(__file__).parents[2]
 
 WRITTEN = [
     (b"data: {name: x}\ntrain:\n  seed: 1\ndata: {name: y}\n", "lines 1 and 4: `data` is given twice"),
@@ -132,8 +128,6 @@ def test_expanding_takes_as_long_as_there_are_points(axes):
 def test_snakemake_reports_errors_without_a_traceback(tmp_path, name, written, reported):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(written)
-    command = [sys.executable, "-m", "snakemake", "-n", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]
-    command += ["--configfile", tmp_path / name] if name == "my.yaml" else []
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=limits.seconds(120))
+    done = snakemake(tmp_path, "-n", *(["--configfile", name] if name == "my.yaml" else []), check=False)
     printed = done.stdout + done.stderr
     assert done.returncode and reported in printed and "Traceback" not in printed, printed

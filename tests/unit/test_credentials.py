@@ -52,9 +52,9 @@ def planted(tmp_path, monkeypatch) -> Path:
     return results
 
 
-def test_passwords_are_nowhere_in_mlflow(planted):
+def test_passwords_are_nowhere_in_mlflow(planted, uri):
     folder = planted.parent
-    follower = Follower(planted, Store(f"sqlite:///{folder}/mlflow.db"))
+    follower = Follower(planted, Store(uri))
     for training in follower.runs():
         follower.update(training)
     follower.label()
@@ -107,30 +107,6 @@ def test_secrets_are_hidden_and_ordinary_text_is_not(monkeypatch):
 )
 def test_secrets_are_recognised_by_their_form(text, shown):
     assert hidden(text) == shown and hidden(shown) == shown and hidden(f"{text}\n{text}") == f"{shown}\n{shown}"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "https://host:8080/a@b git+https://github.com/o/r@v1 ssh://git@github.com/o/r postgresql://anna@host/db sqlite:////tmp/x@y",
-        'pad_token = "[PAD]"; unk_token: "<unk>"; additional_special_token="<extra_id_0>", eos_token_id=50256',
-        "def connect(password: str | None = None, token=token, key=lambda pair: pair[1])",
-        "token = os.environ['HF_TOKEN']; password = settings.password; secret=get_secret()",
-        'RUN_KEY = "pipeline.run_key"; sort_key: accuracy, tokens: 900, max_new_tokens=512, passes=3, patience: 5, path=here',
-        "the key: a word; authors: many; a token of thanks; compass=north; train.learning_rate=3e-05",
-    ],
-)
-def test_text_that_is_not_a_password(text):
-    assert hidden(text) == text
-
-
-@pytest.mark.parametrize(
-    "name", ["GITLAB_PAT", "SERVICE_KEY", "PASSWD", "DB_PASS", "PGPASSWORD", "HF_TOKEN", "AWS_ACCESS_KEY_ID", "CLIENT_SECRET"]
-)
-def test_secrets_in_the_environment(monkeypatch, name):
-    monkeypatch.setenv(name, "p@ss w/rd'4711")
-    for way in ("p@ss w/rd'4711", "p%40ss%20w%2Frd%274711", "p%40ss+w%2Frd%274711", json.dumps("p@ss w/rd'4711"), repr("p@ss w/rd'4711")):
-        assert "4711" not in hidden(f"refused: {way}!")
 
 
 def test_ordinary_words_in_the_environment_are_not_hidden(monkeypatch):

@@ -54,20 +54,6 @@ with open(sys.argv[1], "a") as journal:
 TABLES = ("experiments", "runs", "params", "metrics", "tags", "inputs", "input_tags", "datasets")
 
 
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory):
-    """Making MLflow's tables takes seconds: once for all tests, which copy it."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    Store(f"sqlite:///{path}").client.search_experiments()
-    return path
-
-
-@pytest.fixture
-def uri(tmp_path, empty_database):
-    (tmp_path / "mlflow.db").write_bytes(empty_database.read_bytes())
-    return f"sqlite:///{tmp_path}/mlflow.db"
-
-
 def follow(results: Path, uri: str) -> Store:
     """As one that has just been started."""
     follower = Follower(results, Store(uri))
@@ -433,16 +419,10 @@ def test_a_training_whose_process_is_gone_was_killed(tmp_path, uri):
 
 
 @pytest.fixture
-def squeue(tmp_path, monkeypatch):
+def squeue(tmp_path, programs):
     """A squeue that knows the jobs in one file, and notes in another what it was asked; and a scontrol that knows no others."""
-    (tmp_path / "bin").mkdir()
-    for name, script in {
-        "squeue": f'echo "$*" >> {tmp_path}/asked\ncat {tmp_path}/queue\n',
-        "scontrol": "echo 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n",
-    }.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}")
-        (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    unknown = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    programs(squeue='echo "$*" >> $HERE/asked; cat $HERE/queue', scontrol=unknown)
     (tmp_path / "asked").touch()
 
     def queue(*jobs: str) -> list[str]:
@@ -684,13 +664,7 @@ def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):
     assert (
         view["selectedColumns"][:5]
         == view["columnOrder"][:5]
-        == [
-            "metrics.`dev/accuracy`",
-            "metrics.`test/accuracy`",
-            "tags.`interval`",
-            "params.`train.learning_rate`",
-            "params.`train.seed`",
-        ]
+        == ["metrics.`dev/accuracy`", "metrics.`test/accuracy`", "tags.`interval`", "params.`train.learning_rate`", "params.`train.seed`"]
     )
     assert len(view["selectedColumns"]) <= 6
     assert "params.`train.batch_size`" not in view["selectedColumns"]  # equal in both

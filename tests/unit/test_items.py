@@ -178,10 +178,7 @@ def test_wrong_arguments_and_too_few_items_are_errors(here):
 
 def test_the_code_of_a_dataset_makes_its_stages_stale(here):
     config = {"data": {"train": {"use": "mine.py:Squares"}}, "select": {"metric": "loss"}}
-    config |= {
-        "model": {"use": "torch.nn.Linear"},
-        "train": {"task": {"use": "base.py:Base", "arguments": {"inner": ["loss.py:f"]}}},
-    }
+    config |= {"model": {"use": "torch.nn.Linear"}, "train": {"task": {"use": "base.py:Base", "arguments": {"inner": ["loss.py:f"]}}}}
     (here / "base.py").write_text("class Base:\n    metrics = {'loss': 'min'}\n\n    def __init__(self, inner): pass\n")
     (here / "loss.py").write_text("def f(x): return x\n")
 

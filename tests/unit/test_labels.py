@@ -110,8 +110,7 @@ def test_numbers(prepared, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "labels", "withheld", "given"),
-    [("classes", ["a", "b"], ["", ""], ["", "a"]), ("number", [1, 2], [-1, -1], [-1, 0.5])],
+    ("kind", "labels", "withheld", "given"), [("classes", ["a", "b"], ["", ""], ["", "a"]), ("number", [1, 2], [-1, -1], [-1, 0.5])]
 )
 def test_a_test_set_whose_labels_are_all_withheld_has_none(prepared, tmp_path, kind, labels, withheld, given):
     facts = prepared(table(labels), test=table(withheld), label_kind=kind, dev_fraction=0)[1]

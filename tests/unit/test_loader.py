@@ -2,13 +2,10 @@
 
 import itertools
 import logging
-import os
+import multiprocessing
 import random
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import limits
 import numpy as np
@@ -21,8 +18,6 @@ from snaketrain.data.loading.loader import Loader, Request, Waiting, load_in_wor
 from snaketrain.data.loading.training_data import BadItem, Items
 
 pytestmark = pytest.mark.lengthy
-
-PATHS = [Path(__file__).parent, Path(__file__).parents[1], Path(__file__).parents[2] / "workflow/scripts"]
 
 
 class Augmented:
@@ -157,27 +152,23 @@ def test_a_worker_that_is_killed_is_an_error(workers_alive):
     assert workers_alive() == []
 
 
-TRAINING = """
-import sys, time
-sys.path[:0] = sys.argv[2:]
-from test_loader import Loader, items, requests
-for request, _ in Loader(2).load(items(slow=float(sys.argv[1])), requests()):
-    print(request.step, flush=True)
-    time.sleep(60)
-"""
+def train(slow: float) -> None:
+    for _ in Loader(2).load(items(slow=slow), requests()):
+        time.sleep(60)
 
 
-@pytest.mark.parametrize("slow", ["0", "100"])
+@pytest.mark.parametrize("slow", [0, 100])
 def test_workers_outlive_a_stop_signal_and_end_with_their_training(slow):
     """Also while an item takes long, where torch's own check comes too late."""
-    process = subprocess.Popen([sys.executable, "-c", TRAINING, slow, *PATHS], env=os.environ | {"OMP_NUM_THREADS": "1"})
+    process = multiprocessing.get_context("fork").Process(target=train, args=(slow,))
+    process.start()
     workers = []
 
     def both_run():
         workers[:] = psutil.Process(process.pid).children()
         return len(workers) == 2
 
-    limits.until(both_run, 60, process)
+    limits.until(both_run)
     time.sleep(1)  # they have begun
     for worker in workers:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
@@ -185,5 +176,5 @@ def test_workers_outlive_a_stop_signal_and_end_with_their_training(slow):
     time.sleep(0.3)
     assert all(worker.is_running() for worker in workers)
     process.kill()
-    process.wait()
+    process.join()
     limits.until(lambda: not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers), 4)

@@ -1,6 +1,5 @@
 """The machine's load, recorded while a training runs."""
 
-import os
 from typing import Any
 
 import limits
@@ -38,12 +37,9 @@ def test_figures_are_recorded_until_the_end(monkeypatch, state):
     assert 0 <= found["cpu_percent"] <= 100 and 0 < found["process_memory_mb"] < found["memory_mb"]
 
 
-def test_each_gpu(tmp_path, monkeypatch):
+def test_each_gpu(programs):
     """As nvidia-smi prints them."""
-    command = tmp_path / "nvidia-smi"
-    command.write_text("#!/bin/sh\necho '0, 87, 40536'\necho '1, 3, 512'\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    programs(**{"nvidia-smi": "echo '0, 87, 40536'; echo '1, 3, 512'"})
     found = figures()
     assert found["gpu_0_percent"] == 87 and found["gpu_0_memory_mb"] == 40536 and found["gpu_1_percent"] == 3
 

@@ -175,11 +175,7 @@ def test_the_training_logs_the_metric_that_selects_even_if_it_was_not_asked_to()
     plain = settings_of("train_model")
     assert settings_of("train_model", select={"metric": "macro_f1"}) == plain
     chosen = settings_of("train_model", select={"metric": "auroc"})
-    assert chosen == plain | {
-        "train.metrics.auroc.use": "auroc",
-        "train.metrics.auroc.arguments": {},
-        "train.metrics.auroc.mode": None,
-    }
+    assert chosen == plain | {"train.metrics.auroc.use": "auroc", "train.metrics.auroc.arguments": {}, "train.metrics.auroc.mode": None}
     assert settings_of("train_model", train={"metrics": ["auroc"]}) == chosen
     assert settings_of("train_model", train={"metrics": ["auroc"]}, select={"metric": "auroc"}) == chosen
 

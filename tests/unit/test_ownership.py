@@ -110,18 +110,11 @@ def test_the_owner_is_the_launcher_that_would_start_another_torchrun(tmp_path, m
 
 
 @pytest.fixture
-def slurm(tmp_path, monkeypatch):
+def slurm(tmp_path, programs):
     """squeue and scancel for a job that ends some time after it was cancelled; they record their arguments."""
-    (tmp_path / "bin").mkdir()
-    squeue = '#!/bin/sh\n[ ! -s $HERE/cancelled ] || rm -f $HERE/state\ncat $HERE/state 2>/dev/null || { echo "Invalid job id specified" >&2; exit 1; }\n'
-    for name, script in {
-        "squeue": squeue,
-        "scontrol": "#!/bin/sh\necho 'Invalid job id specified' >&2\nexit 1\n",
-        "scancel": '#!/bin/sh\necho "$@" >> $HERE/cancelled\n',
-    }.items():
-        (tmp_path / "bin" / name).write_text(script.replace("$HERE", str(tmp_path)))
-        (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    unknown = "{ echo 'Invalid job id specified' >&2; exit 1; }"
+    squeue = f"[ ! -s $HERE/cancelled ] || rm -f $HERE/state; cat $HERE/state 2>/dev/null || {unknown}"
+    programs(squeue=squeue, scontrol=unknown, scancel='echo "$@" >> $HERE/cancelled')
     return tmp_path
 
 

@@ -72,10 +72,7 @@ def test_processes_are_for_much_data_and_more_than_one_core(make, monkeypatch):
 
 
 def test_a_killed_process_is_reported(make, monkeypatch):
-    with (
-        with_processes(make(), monkeypatch) as tokenizer,
-        pytest.raises(BadData, match="was killed, most likely because memory ran out"),
-    ):
+    with with_processes(make(), monkeypatch) as tokenizer, pytest.raises(BadData, match="was killed, most likely because memory ran out"):
         made = tokenizer.encode(batches("text") * 3)
         next(made)
         for process in tokenizer.processes._processes.values():
@@ -88,7 +85,7 @@ def test_processes_end_with_their_parent(tiny_tokenizer, tmp_path, number):
     copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
     script = tmp_path / "reads.py"
     script.write_text(f"""
-import signal, sys
+import signal, sys, time
 sys.path.insert(0, {str(Path(__file__).resolve().parents[2] / "workflow/scripts")!r})
 import pyarrow  # noqa: E402
 from pathlib import Path
@@ -98,12 +95,13 @@ from snaketrain.config.schema import Data
 
 def endless():
     while True:
+        time.sleep(0.01)
         yield pyarrow.record_batch({{"text": ["what a story"] * 100}})
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in background processes of a shell
     data, reported = Data(train={{"path": "x"}}, tokenizer={{"path": "x"}}), False
-    with ParallelTokenizer(partial(make_tokenizer, Path({str(tmp_path / "tokenizer")!r}), data), 3) as tokenizer:
+    with ParallelTokenizer(partial(make_tokenizer, Path({str(tmp_path / "tokenizer")!r}), data), 2) as tokenizer:
         for made in tokenizer.encode(endless()):
             if tokenizer.started and tokenizer.started.done() and not reported:
                 reported = True

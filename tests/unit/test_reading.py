@@ -63,11 +63,7 @@ def test_headerless_tsv_with_stray_quotes_and_ragged_rows(tmp_path):
     file = write(tmp_path / "a.tsv", '"good film\t1\nit is "bad\t0\nno label\ntoo\t1\tmany\n\n' + "more\t0\n" * 100)
     issues = DataIssues()
     found = read(file, issues, columns=["text", "label"])
-    assert found[:3] == [
-        (1, {"text": '"good film', "label": "1"}),
-        (2, {"text": 'it is "bad', "label": "0"}),
-        (3, {"text": "no label"}),
-    ]
+    assert found[:3] == [(1, {"text": '"good film', "label": "1"}), (2, {"text": 'it is "bad', "label": "0"}), (3, {"text": "no label"})]
     assert [line for line, _ in found[3:]] == list(range(6, 106)), "a row with too many fields is dropped"
     assert issues.counts == {"short_row": 1, "long_row": 1}
     assert issues.examples["long_row"] == ["a.tsv, line 4: too | 1 | many"]

@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+from contextlib import nullcontext
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -27,13 +29,14 @@ TEXTS = [f'say "{i}",\nagain' for i in range(300)]
 METRICS = {"loss": 0.5}
 
 
-def write(folder, rows, labels, facts, metrics=METRICS, split="test", table=None, confidence=0.95, bins=10) -> dict:
+def write(folder, rows, labels, facts, metrics=METRICS, table=None, confidence=0.95, drawn=False) -> dict:
+    """`drawn`: also the picture, which takes most of the time."""
     examples = len(next(iter(rows.values()))) if rows else 300
     rows = {"ids": np.arange(examples)} | rows
     table = {"text": TEXTS[:examples], "label": labels} if table is None else table
-    return write_results(
-        folder, "r", split, {"examples": examples, "metrics": metrics, "baselines": {}}, rows, table, facts, confidence, bins
-    )
+    measured = {"examples": examples, "metrics": metrics, "baselines": {}}
+    with nullcontext() if drawn else patch("snaketrain.evaluation.results.draw"):
+        return write_results(folder, "r", "test", measured, rows, table, facts, confidence, 10)
 
 
 def table_of(path) -> list[dict]:
@@ -61,7 +64,7 @@ def one_class():
 
 def test_one_class_is_scored_as_by_scikit_learn(tmp_path, one_class):
     labels, rows = one_class
-    results = write(tmp_path, rows, labels.tolist(), ONE)
+    results = write(tmp_path, rows, labels.tolist(), ONE, drawn=True)
     predicted = rows["probabilities"].argmax(axis=1)
     assert results["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
     assert results["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro", zero_division=0))
@@ -104,7 +107,7 @@ def as_lists(labels) -> list[list[int]]:
 
 def test_several_classes_are_scored_as_by_scikit_learn(tmp_path, several_classes):
     labels, rows = several_classes
-    results = write(tmp_path, rows, as_lists(labels), SEVERAL)
+    results = write(tmp_path, rows, as_lists(labels), SEVERAL, drawn=True)
     predicted = rows["probabilities"] > 0.5
     scores = f1_score(labels, predicted, average=None, zero_division=0)
     assert [cells["f1"] for cells in results["classes"].values()] == pytest.approx(scores)
@@ -159,7 +162,7 @@ def test_numbers_are_compared_with_the_mean_of_the_training_data(tmp_path):
     random = np.random.default_rng(9)
     labels = random.normal(size=300)
     rows = {"predicted": labels + random.normal(size=300), "loss": np.zeros(300)}
-    results = write(tmp_path, rows, labels.tolist(), facts_of("number", label_mean=0.25))
+    results = write(tmp_path, rows, labels.tolist(), facts_of("number", label_mean=0.25), drawn=True)
     constant, baseline = np.full(300, 0.25), results["baselines"]["mean"]
     assert baseline["loss"] == pytest.approx(mean_squared_error(labels, constant))
     assert baseline["mae"] == pytest.approx(mean_absolute_error(labels, constant))
@@ -180,7 +183,7 @@ def test_numbers_are_compared_with_the_mean_of_the_training_data(tmp_path):
     ids=["class", "classes", "number"],
 )
 def test_without_labels_there_are_predictions_only(tmp_path, facts, label, rows):
-    results = write(tmp_path, rows, [label] * 300, facts, metrics={})
+    results = write(tmp_path, rows, [label] * 300, facts, metrics={}, drawn=True)
     del results["examples_digest"]
     assert results == {"run": "r", "split": "test", "examples": 300, "labelled": False, "kind": None, "metrics": {}, "baselines": {}}
     assert (tmp_path / "test_plots.png").stat().st_size
@@ -234,7 +237,7 @@ def test_labels_may_be_among_the_predictions(tmp_path, one_class):
 def test_a_task_without_predictions_leaves_none_of_an_earlier_one(tmp_path, one_class):
     labels, rows = one_class
     write(tmp_path, rows, labels.tolist(), ONE)
-    results = write(tmp_path, {}, labels.tolist(), ONE)
+    results = write(tmp_path, {}, labels.tolist(), ONE, drawn=True)
     assert results["metrics"] == METRICS and "accuracy" not in results
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test_plots.png", "test_results.json"]
 
@@ -244,11 +247,9 @@ def test_wilson_interval_solves_its_equation(tmp_path, right, examples):
     """Its bounds are the shares p that are exactly z standard errors (at p) away from the observed share."""
     facts = {"label_names": ["no", "yes"], "label_kind": "class", "splits": {"train": {}}}
     labels = [1] * right + [0] * (examples - right)
+    rows = {"probabilities": np.tile([0.2, 0.8], (examples, 1))}
     for confidence, z in ((0.95, 1.959964), (0.99, 2.575829)):
-        results = write(
-            tmp_path, {"probabilities": np.tile([0.2, 0.8], (examples, 1))}, labels, facts, table={"label": labels}, confidence=confidence
-        )
-        for end in results["interval"]:
+        for end in write(tmp_path, rows, labels, facts, table={"label": labels}, confidence=confidence)["interval"]:
             assert 0 <= end <= 1
             assert abs(right / examples - end) == pytest.approx(z * math.sqrt(end * (1 - end) / examples), abs=1e-6)
 

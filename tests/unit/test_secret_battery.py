@@ -97,7 +97,7 @@ def test_all_that_a_process_prints(only, tmp_path):
     assert (tmp_path / "log").stat().st_mode & 0o137 == 0
 
 
-def test_journal_and_mlflow(tmp_path, only):
+def test_journal_and_mlflow(tmp_path, uri, only):
     results = make_workspace(tmp_path, {"first": {}})
     only(VARIABLES | {"HOME": str(tmp_path)})
     training = results / "runs/first/training"
@@ -109,7 +109,7 @@ def test_journal_and_mlflow(tmp_path, only):
     assert shown((training / "journal.jsonl").read_text()) == []
     (training / "logs").mkdir(exist_ok=True)
     (training / "logs/rank-0.log").write_text("\n".join(texts))
-    follower = Follower(results, Store(f"sqlite:///{tmp_path}/mlflow.db"))
+    follower = Follower(results, Store(uri))
     for each in follower.runs():
         follower.update(each)
     held = [tmp_path / "mlflow.db", *(path for path in (tmp_path / "mlartifacts").rglob("*") if path.is_file())]

@@ -234,27 +234,18 @@ def test_jobs_of_other_folders_are_not_ours(monkeypatch, tmp_path):
     assert [job.number for job in client.jobs_here(Slurm())] == ["1"]
 
 
-def test_jobs_are_recognised_where_the_site_rewrites_their_comments(monkeypatch, tmp_path):
+def test_jobs_are_recognised_where_the_site_rewrites_their_comments(monkeypatch, tmp_path, programs):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bin").mkdir()
-    programs = {
-        "squeue": f'for job in 4 5 6 7 8; do echo "$job|RUNNING|None|site policy|n1|{tmp_path}"; done',
-        "scontrol": f'echo "$*" >> {tmp_path}/asked; for number; do :; done; [ $number != 7 ] || exit 1; case $number in '
+    programs(
+        squeue='for job in 4 5 6 7 8; do echo "$job|RUNNING|None|site policy|n1|$HERE"; done',
+        scontrol='echo "$*" >> $HERE/asked; for number; do :; done; [ $number != 7 ] || exit 1; case $number in '
         "4) log=rule_train_model/large/4.log;; 5) log=rule_compare_runs/5.log;; 6) log=my-own.log;; 8) log=group_wide_evaluate_model_train_model/8.log;; esac; "
-        f'echo "JobId=$number StdErr={tmp_path}/x StdOut={tmp_path}/logs of mine/$log Power= x"',
-    }
-    for name, script in programs.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+        'echo "JobId=$number StdErr=$HERE/x StdOut=$HERE/logs of mine/$log Power= x"',
+    )
     slurm = Slurm()
     for _ in range(2):
         found = {job.number: job.comment for job in client.jobs_here(slurm)}
-        assert found == {
-            "4": "rule_train_model_wildcards_large",
-            "5": "rule_compare_runs",
-            "8": "rule_wide_evaluate_model_train_model",
-        }
+        assert found == {"4": "rule_train_model_wildcards_large", "5": "rule_compare_runs", "8": "rule_wide_evaluate_model_train_model"}
     assert (tmp_path / "asked").read_text().split().count("4") == 1, "once for each job"
 
 

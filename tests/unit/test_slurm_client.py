@@ -1,7 +1,6 @@
 """One module runs SLURM's programs: one query for many jobs, an answer that is cached for a while, one kind of error."""
 
 import ast
-import os
 import threading
 import time
 from pathlib import Path
@@ -19,18 +18,9 @@ UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 
 
 @pytest.fixture
-def programs(tmp_path, monkeypatch):
-    """Programs of SLURM that do as a test says; what they were asked is written down."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-
-    def says(**scripts: str) -> None:
-        for name, script in scripts.items():
-            new = tmp_path / f"{name}.new"
-            new.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n{script}\n')
-            new.chmod(0o755)
-            os.replace(new, tmp_path / name)
-
-    return says
+def programs(programs):
+    """They also write down what they are asked."""
+    return lambda **scripts: programs(**{name: f'echo "$*" >> $HERE/asked\n{script}' for name, script in scripts.items()})
 
 
 @pytest.fixture
@@ -153,8 +143,8 @@ def test_no_answer_in_time_is_an_error(programs, monkeypatch, ask):
 
 def test_a_program_that_cannot_be_run_is_an_error(programs, tmp_path, monkeypatch):
     programs(scancel="true")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "scancel").chmod(0o644)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin/scancel").chmod(0o644)
     with pytest.raises(SlurmError, match="scancel"):
         Slurm().cancel("1")
 

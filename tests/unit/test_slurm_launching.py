@@ -258,9 +258,8 @@ def test_arguments_of_the_script_are_not_read_by_a_shell():
 
 
 @pytest.fixture
-def slurm(tmp_path, monkeypatch):
+def slurm(tmp_path, monkeypatch, programs):
     """scontrol and srun for a job on a1 to a3, of which those in the file `lost` do not answer; they record changes."""
-    (tmp_path / "bin").mkdir()
     (tmp_path / "restarts").write_text("2")
     (tmp_path / "lost").write_text("")
     (tmp_path / "times").write_text("StartTime=2026-11-23T02:00:00 PreemptEligibleTime=2026-11-23T02:00:00 PreemptTime=None")
@@ -269,11 +268,7 @@ def slurm(tmp_path, monkeypatch):
         '$(cat $HERE/times)";; '
         '"show hostnames") case $3 in "a[1-3]") printf "a1\\na2\\na3\\n";; *) printf "b1\\nb2\\n";; esac;; *) echo "$@" >> $HERE/changed;; esac'
     )
-    srun = 'while [ "$1" != --nodelist ]; do shift; done; ! grep -qx "$2" $HERE/lost'
-    for name, script in {"scontrol": scontrol, "srun": srun}.items():
-        (tmp_path / "bin" / name).write_text("#!/bin/sh\n" + script.replace("$HERE", str(tmp_path)) + "\n")
-        (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    programs(scontrol=scontrol, srun='while [ "$1" != --nodelist ]; do shift; done; ! grep -qx "$2" $HERE/lost')
     monkeypatch.setattr(slurm_job, "SECONDS_UNTIL_ENDED", 0.1)  # SLURM ends it at once when it was requeued
     return tmp_path
 
@@ -393,9 +388,7 @@ def test_a_users_own_exclusions_stay(slurm):
 
 
 @pytest.mark.parametrize(
-    ("preempted", "requests"),
-    [("2026-11-23T02:10:00", ["requeue 7"]), ("2026-11-23T01:59:59", [])],
-    ids=["now", "in an earlier start"],
+    ("preempted", "requests"), [("2026-11-23T02:10:00", ["requeue 7"]), ("2026-11-23T01:59:59", [])], ids=["now", "in an earlier start"]
 )
 @pytest.mark.parametrize("sent", ["SIGTERM", "SIGUSR1"])
 def test_a_training_that_ends_within_the_grace_time_is_requeued(job, slurm, preempted, requests, sent):
@@ -507,12 +500,12 @@ def test_slurm_is_not_asked_for_ever(job, steps, monkeypatch, why, code):
     assert len(steps.hosts) == (20 if code else 41)
 
 
-def test_a_refused_step_does_not_say_that_a_node_is_dead(slurm):
+def test_a_refused_step_does_not_say_that_a_node_is_dead(slurm, programs):
     job = Allocation("7", 0, ("a1", "a2"))
     srun = f'case "$*" in *a2*) echo "srun: error: Unable to create step for job 7: {MEMORY}" >&2; exit 1;; esac'
-    (slurm / "bin/srun").write_text(f"#!/bin/sh\n{srun}\n")
+    programs(srun=srun)
     assert dead_nodes(Slurm(), job, ["a2"]) is None
-    (slurm / "bin/srun").write_text(f"#!/bin/sh\n{srun.replace(MEMORY, 'Required node not available (down, drained or reserved)')}\n")
+    programs(srun=srun.replace(MEMORY, "Required node not available (down, drained or reserved)"))
     assert dead_nodes(Slurm(), job, ["a2"]) == ["a2"]
 
 
@@ -558,10 +551,8 @@ def test_what_slurm_may_do_later(line, refused):
     assert refused_for_now(f"srun: something\n{line}\nsrun: more") == refused
 
 
-def test_silent_nodes_are_probed_all_at_once(slurm):
-    (slurm / "bin/srun").write_text(
-        f"#!/bin/sh\necho $$ > {slurm}/asking-$$; sleep 1; ls {slurm} | grep -c asking > {slurm}/most; exit 1\n"
-    )
+def test_silent_nodes_are_probed_all_at_once(slurm, programs):
+    programs(srun="echo $$ > $HERE/asking-$$; sleep 1; ls $HERE | grep -c asking > $HERE/most; exit 1")
     assert Slurm().silent_nodes("7", ["a1", "a2", "a3"]) == ["a1", "a2", "a3"]
     assert (slurm / "most").read_text() == "3\n"
 

@@ -2,59 +2,62 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
+from multiprocessing import get_context
 from pathlib import Path
 
 import limits
 
-from snaketrain.runtime.journal import events_named
+from snaketrain.runtime.journal import Journal, events_named
 from snaketrain.runtime.ranks import WORTH_ANOTHER_START
+from snaketrain.training import watching
 from snaketrain.training.watching import StallWatchdog, named
 
-SCRIPT = """
-import sys, time
-from pathlib import Path
-from snaketrain.runtime.journal import Journal
-from snaketrain.training import watching
-watching.LONGEST_POLL_SECONDS, watching.PEERS_SECONDS, watching.LATE_SECONDS = 0.5, 0.0, 2.0
-watch = watching.StallWatchdog(Path(sys.argv[1], "stalled"), 0, 1, float(sys.argv[3]), Journal(Path(sys.argv[1], "journal.jsonl")))
-print("begins", flush=True)
-for _ in range(int(sys.argv[2])):
-    time.sleep(0.1)
-    watch.beat()
-time.sleep(1.0 if sys.argv[2] != "0" else 600)
-"""
+FORK = get_context("fork")  # from this process, which has imported torch already
 
 
-def started(folder: Path, beats: int, stall_seconds: float) -> subprocess.Popen:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", SCRIPT, str(folder), str(beats), str(stall_seconds)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
-    assert process.stdout.readline() == "begins\n"
+def train(folder: Path, beats: int, stall_seconds: float, began) -> None:
+    watching.LONGEST_POLL_SECONDS, watching.PEERS_SECONDS, watching.LATE_SECONDS = 0.5, 0.0, 2.0
+    watch = StallWatchdog(folder / "stalled", 0, 1, stall_seconds, Journal(folder / "journal.jsonl"))
+    began.set()
+    for _ in range(beats):
+        time.sleep(0.1)
+        watch.beat()
+    time.sleep(1.0 if beats else 600)
+
+
+def started(folder: Path, beats: int, stall_seconds: float):
+    began = FORK.Event()
+    process = FORK.Process(target=train, args=(folder, beats, stall_seconds, began), daemon=True)
+    process.start()
+    assert began.wait(limits.seconds(20))
     return process
+
+
+def exit_code(process) -> int | None:
+    process.join(limits.seconds(30))
+    return process.exitcode
 
 
 def test_time_while_suspended_does_not_count(tmp_path):
     stall_seconds = limits.seconds(2)
     process = started(tmp_path, 10, stall_seconds)
-    process.send_signal(signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGSTOP)
     time.sleep(stall_seconds + 1)
-    process.send_signal(signal.SIGCONT)
-    assert process.wait(limits.seconds(30)) == 0
+    os.kill(process.pid, signal.SIGCONT)
+    assert exit_code(process) == 0
     assert list(events_named(tmp_path / "journal.jsonl", "idle")) == []
 
 
 def test_a_process_that_hangs_ends(tmp_path):
-    assert started(tmp_path, 0, 4).wait(limits.seconds(30)) == WORTH_ANOTHER_START
+    assert exit_code(started(tmp_path, 0, 4)) == WORTH_ANOTHER_START
     (told,) = events_named(tmp_path / "journal.jsonl", "idle")  # long before
     assert told["seconds"] < 4 and list(told["places"]) == ["rank 0"] and told["places"]["rank 0"].startswith("busy in ")
 
 
 def test_a_process_that_hangs_ends_where_it_cannot_write_down_its_place(tmp_path):
     (tmp_path / "stalled").write_text("a file, so no folder")
-    assert started(tmp_path, 0, 4).wait(limits.seconds(30)) == WORTH_ANOTHER_START
+    assert exit_code(started(tmp_path, 0, 4)) == WORTH_ANOTHER_START
 
 
 def test_a_thousand_ranks_are_grouped_by_place_smallest_group_first(tmp_path):

@@ -37,21 +37,11 @@ AT_THE_LIMIT = "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1"
 
 
 @pytest.fixture
-def slurm(tmp_path, monkeypatch):
+def slurm(tmp_path, monkeypatch, programs):
     """Programs of SLURM that do as a test says: `slurm(squeue="echo ...")`."""
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bin").mkdir()
-
-    def says(**programs: str) -> None:
-        for name, script in programs.items():
-            path = tmp_path / "bin" / f"{name}.new"
-            path.write_text(f"#!/bin/sh\n{script}\n")
-            path.chmod(0o755)
-            os.replace(path, tmp_path / "bin" / name)
-
-    says(squeue="true", scontrol=KNOWS_NO_JOB, scancel=f'echo "$@" >> {tmp_path / "cancelled"}')
-    return says
+    programs(squeue="true", scontrol=KNOWS_NO_JOB, scancel='echo "$@" >> $HERE/cancelled')
+    return programs
 
 
 @pytest.fixture

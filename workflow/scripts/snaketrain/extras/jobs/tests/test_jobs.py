@@ -20,23 +20,13 @@ SAVES = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit()); 
 
 
 @pytest.fixture
-def slurm(tmp_path, monkeypatch):
+def slurm(tmp_path, monkeypatch, programs):
     """Programs of SLURM that do as a test says; the folder of the workflow is the current one."""
-    (tmp_path / "bin").mkdir()
     (tmp_path / "ws").mkdir()
     monkeypatch.chdir(tmp_path / "ws")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-
-    def says(**programs: str) -> None:
-        for name, script in programs.items():
-            new = tmp_path / "bin" / f"{name}.new"
-            new.write_text(f"#!/bin/sh\n{script}\n")
-            new.chmod(0o755)
-            os.replace(new, tmp_path / "bin" / name)
-
     knows_none = """[ $# = 3 ] && echo 'No jobs in the system' && exit; echo 'Invalid job id specified' >&2; exit 1"""
-    says(squeue="true", scontrol=knows_none, scancel=f'echo "$@" >> {tmp_path}/cancelled')
-    return says
+    programs(squeue="true", scontrol=knows_none, scancel='echo "$@" >> $HERE/cancelled')
+    return programs
 
 
 def trained(run: str, steps: int, end: dict | None = None, pace: float = 2.0, kind: str = "runs", now: float | None = None) -> None:
@@ -199,11 +189,7 @@ def test_status_of_parts_trunks_and_evaluations_of_further_sets(in_parts, slurm,
 
 def test_the_log_of_a_part_that_was_trained_here(in_parts, slurm, monkeypatch, capsys):
     trained("large", 12, {"status": "STOPPED", "why": "reached part 2"})
-    for stage, log in (
-        ("train_model", "large.log"),
-        ("train_part/large", "1.log"),
-        ("train_part/large", "2.log"),
-    ):
+    for stage, log in (("train_model", "large.log"), ("train_part/large", "1.log"), ("train_part/large", "2.log")):
         Path("logs", stage).mkdir(parents=True, exist_ok=True)
         Path("logs", stage, log).touch()
     os.utime("logs/train_model/large.log", (0, 0))
