@@ -64,7 +64,7 @@ class Evaluated:
     selected: Manifest
     selection: JsonObject
     evaluated: Manifest | None
-    sets: dict[str, Manifest]  # the evaluations on each of `evaluation_sets`
+    sets: dict[str, Manifest]  # the evaluations on each further set
     further: dict[str, Manifest]  # what other stages made with the selected checkpoint, by their folders
 
     @classmethod

@@ -1,10 +1,13 @@
 """Evaluate the selected checkpoint, or all kept checkpoints, on one of `evaluation_sets`, on any number of processes."""
 
 import shutil
+import sys
 import time
 from argparse import Namespace
 from functools import partial
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
 from snaketrain.evaluation.scoring import ScoredSet, Scoring
 from snaketrain.runtime import stages
