@@ -161,14 +161,8 @@ class Data(Section):
 
     def of_set(self, examples: Examples, limit: int | None, **differences: object) -> "Data":
         """How a set is read that is prepared on its own: as a single split, `test`, with the settings of the training data except for `differences`."""
-        nothing_else: dict[str, object] = {
-            "train": None,
-            "dev": None,
-            "limit_train": None,
-            "limit_dev": None,
-            "dev_fraction": 0.0,
-            "test_fraction": 0.0,
-        }
+        nothing_else: dict[str, object] = dict.fromkeys(("train", "dev", "limit_train", "limit_dev"))
+        nothing_else |= {"dev_fraction": 0.0, "test_fraction": 0.0}
         nothing_else |= {name: type(self).model_fields[name].default for name in self.of_extras}
         return self.model_copy(update={**nothing_else, "test": examples, "limit_test": limit, **differences})
 
