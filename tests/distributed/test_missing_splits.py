@@ -10,7 +10,8 @@ from distributed.running import MODEL, run_stage
 from pipeline.workspace import sentences, write_sentences, write_tokenizer
 from sklearn.metrics import accuracy_score
 
-from snaketrain.config.schema import Data, EvaluationSet, Examples, Model, Source, Train
+from snaketrain.config.schema import Data, Examples, Model, Source, Train
+from snaketrain.extras.evaluation_sets.settings import EvaluationSet
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.stages import settings_words
 
@@ -90,14 +91,15 @@ def measured_without_other_data(folder: Path, named: list[str]) -> dict[str, flo
     tokenizer = ["--tokenizer", "results/tokenizer/manifest.json"]
     run(folder, "prepare_data", "nothing/data", ["--raw", "results/nothing/raw/manifest.json", *tokenizer], {"data": nothing.as_json})
     run(folder, "fetch_source", "input", [], {"source": Source(path="sentences.csv").as_json})
-    of_data = ["--data", "results/nothing/data/manifest.json", "--set-name", "more"]
+    of_data = ["--data", "results/nothing/data/manifest.json"]
     reading = {"data": EvaluationSet(path="sentences.csv").reading(nothing).as_json}
-    run(folder, "prepare_set", "set", [*of_data, "--files", "results/input/manifest.json"], reading)
+    run(folder, "prepare_set", "set", [*of_data, "--place", "evaluation_sets.more", "--files", "results/input/manifest.json"], reading)
     report = json.loads((folder / "results/set/report.json").read_text())
     assert not any(issue["count"] for issue in report["odd"].values()), "nothing is trained on, so nothing can leak or be untrained"
     run_folder = "results/runs/published"
     stages = [f"--{stage}={run_folder}/{stage}/manifest.json" for stage in ("training", "selection")]
     settings = {"evaluate": {"batch_size": 7}, "set": {"checkpoints": "selected"}}
-    run(folder, "evaluate_set", "runs/published/sets/more", [*of_data, *stages, "--set", "results/set/manifest.json", *named], settings)
+    of_set = ["--set", "results/set/manifest.json", "--set-name", "more"]
+    run(folder, "evaluate_set", "runs/published/sets/more", [*of_data, *stages, *of_set, *named], settings)
     metrics: dict[str, float] = json.loads((folder / run_folder / "sets/more/more_results.json").read_text())["metrics"]
     return metrics

@@ -94,7 +94,6 @@ BAD = [
     ({"runs": {"a": {"train.optimizer": "a.B", "train.optimizer.use": "a.C"}}}, "runs.a: `train.optimizer.use` is given twice"),
     ({"data/label": None, "train/task": "causal_lm", "train/block_length": 1, "select/metric": "loss"}, "train: `block_length` is 1"),
     ({"model/source": {"path": "x"}, "model/adapters": {"target_modules": "("}}, "model.adapters.target_modules: '(' is no regular expression"),
-    ({"evaluation_sets": {"x": {}}}, "evaluation_sets.x: names nothing"),
     *(({"tracking/uri": uri}, f"tracking.uri: '{uri}' names no file") for uri in ("sqlite://", "sqlite:///", "sqlite+pysqlite://")),
     # choices and names of code
     ({"select/metric": "accurcy"}, "select.metric: the task logs no 'accurcy'. Did you mean 'accuracy'?", "It logs: loss, accuracy, macro_f1"),
@@ -194,7 +193,7 @@ BAD = [
     ({"train/block_length": 4, "data/label": None, "data/text": ["a", "b"]}, "train.block_length would separate answers", "use train.packing"),
     ({"data/train": None, "data/test": {"path": "train.csv"}}, "data: `labels` is missing: without `train` it must list the classes of the model"),
     ({"data/train": None, "data/test": {"path": "train.csv"}, "data/labels": {0: "a", 1: "b"}}, "train.steps is not 0, but there is no data.train: name the training data"),
-    ({"data/train": None, "train/steps": 0}, "data names no examples: give data.train, or data.test or evaluation_sets alone"),
+    ({"data/train": None, "train/steps": 0}, "data names no examples: give data.train, or data.test alone"),
     ({"data/dev_fraction": 0}, "data.dev is not given and data.dev_fraction is 0: give one of them, since a checkpoint is selected on it"),
     # sources and what is in them
     ({"data/train": {}}, "data.train: names nothing: give `path`, `package` or `hub`"),

@@ -34,7 +34,6 @@ def pipeline(tmp_path, monkeypatch):
             "data": data,
             "train": {"freeze": [TEXT]},
             "select": {"metric": TEXT, "mode": "max"},
-            "evaluation_sets": {"more": {"path": TEXT, "where": {TEXT: TEXT}}},
             "tracking": {"experiment": TEXT, "notes": TEXT},
             "compute": compute,
         }
@@ -110,7 +109,7 @@ def test_the_comparison_of_what_is_finished_is_given_why_others_are_not(pipeline
     found.runs["other"] = found.runs["default"]
     words = comparison_without(found, {"other": f"train_model failed: {TEXT}"})
     assert words[words.index("--runs") + 1 :] == [
-        "default", "--sets", "default/more", "--decisions", "--unfinished", f"other: train_model failed: {TEXT}",
+        "default", "--sets", "--decisions", "--unfinished", f"other: train_model failed: {TEXT}",
     ]  # fmt: skip
     assert words.index("logs/compare_runs.log") < words.index(str(SCRIPTS / "compare_runs.py"))
 

@@ -43,8 +43,12 @@ def test_each_rule_compares_all_that_decides_its_results():
     data = {"train": {"path": "train.csv"}, "test": {"path": "test.csv"}, "tokenizer": {"path": "tokenizer"}}
     data |= {"shards": 2} if "shards" in Data.of_extras else {}
     config = {"data": data, "select": {"metric": "loss"}, "train": {"early_stopping": {"patience": 2}}}
-    config |= {"evaluation_sets": {"further": {"path": "further.csv"}}, "sweeps": {"rate": {"train.learning_rate": [0.1, 0.2, 0.3]}}}
-    of_extras = {"predict": {"new": {"path": "new.csv"}}, "search": {"rate": {"rungs": [0.5]}}}
+    config |= {"sweeps": {"rate": {"train.learning_rate": [0.1, 0.2, 0.3]}}}
+    of_extras = {
+        "evaluation_sets": {"further": {"path": "further.csv"}},
+        "predict": {"new": {"path": "new.csv"}},
+        "search": {"rate": {"rungs": [0.5]}},
+    }
     config |= {section: value for section, value in of_extras.items() if section in TOP_LEVEL}
     pipeline = Pipeline(config, reads_files=False)
     rules = "\n".join(path.read_text() for path in SCRIPTS.parent.rglob("*.smk"))
@@ -56,4 +60,4 @@ def test_each_rule_compares_all_that_decides_its_results():
         assert decide <= compared.get(stage.name, set()), f"of {stage.name}"
         assert f'pipeline.code("{stage.name}")' in rules
         assert not any(map(stage.sources, stage.jobs)) or f'pipeline.local_files("{stage.name}")' in rules
-    assert len([stage for stage in pipeline.stages.values() if list(stage.jobs)]) >= 10, "all of the core, and most of extras, have jobs"
+    assert len([stage for stage in pipeline.stages.values() if list(stage.jobs)]) >= 9, "all of the core, and most of extras, have jobs"

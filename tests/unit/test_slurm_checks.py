@@ -346,14 +346,12 @@ def test_the_monitor_knows_all_jobs():
     source = {"path": "x"}
     config = {"data": {"train": source, "tokenizer": source}, "train": {"steps": 100}, "compute": {"nodes": "1-4", "threads": 4}}
     config |= {"sweeps": {"rate": {"train.learning_rate": [0.1, 0.2]}}}
-    config |= {"evaluation_sets": {"more": source}}
     ranges, folders = ranges_and_folders(Pipeline(config))
     run = "rate-learning_rate=0.1"
     training, several = Path(f"results/runs/{run}/training"), f"rule_{run}_evaluate_model_select_checkpoint_train_model"
     for comment, folder in {
         f"rule_train_model_wildcards_{run}": training,
         several: training,
-        f"rule_evaluate_set_wildcards_{run}_more": Path(f"results/runs/{run}/sets/more"),
     }.items():
         assert folders[str(replace(ROW, comment=comment).work)] == folder, comment
     assert {name.split()[0] for name in ranges} == {"train_model"} and ranges[f"train_model {run}"].nodes == "1-4"

@@ -2,7 +2,7 @@
 import shlex
 
 from snaketrain.orchestration import launching
-from snaketrain.orchestration.names import run_of, set_of
+from snaketrain.orchestration.names import run_of
 from snaketrain.orchestration.repairing import Repairs
 from snaketrain.orchestration.rule_values import evaluation_options, inference_options, options, training_options
 from snaketrain.orchestration.rule_values import job_name, untracked, varying
@@ -40,7 +40,7 @@ def settings_file(stage, job_of=str):
 def in_report(file, caption, labels):
     """A result that Snakemake's report shows, of one run or of all."""
     place = {"category": "Runs", "subcategory": "{run}"} if "{run}" in file else {"category": "Comparison"}
-    return report(file, **place, labels=labels, caption=f"../report/{caption}.rst")
+    return report(file, **place, labels=labels, caption=caption)
 
 
 # While Snakemake plans a job, its earlier results are checked: a stage whose files are missing or damaged runs again.

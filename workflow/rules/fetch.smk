@@ -42,7 +42,7 @@ rule fetch_model:
         "{params.logged} {log:q} {params.fetch_model} --output {output:q} --settings {params.settings:q}"
 
 
-# files of an evaluation set, or another input of a stage
+# files of a test set, or another input of a stage
 if pipeline.inputs:
 
     localrules:

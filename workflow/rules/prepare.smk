@@ -26,8 +26,8 @@ rule prepare_data:
         "--raw {input.raw:q} --tokenizer {input.tokenizer:q} --threads {threads} {params.added}"
 
 
-# An evaluation set is prepared on its own, also the test set if it has files of its own: another one does not touch the prepared training data.
-if pipeline.sets:
+# A test set in files of its own, or an evaluation set of an extra, is prepared on its own: another one does not touch the prepared training data.
+if pipeline.stages["prepare_set"].jobs:
 
     rule prepare_set:
         input:
@@ -47,7 +47,7 @@ if pipeline.sets:
             logged=logged,
             settings=settings_file("prepare_set"),
             prepare_set=python("prepare_set"),
-            set_name=untracked(lambda job: pipeline.stages["prepare_set"].prepared[job].name),
+            place=untracked(lambda job: pipeline.stages["prepare_set"].prepared[job].place),
         shell:
             "{params.logged} {log:q} {params.prepare_set} --output {output:q} --settings {params.settings:q} "
-            "--set-name={params.set_name:q} --data {input.data:q} --files {input.files:q} --threads {threads}"
+            "--place={params.place:q} --data {input.data:q} --files {input.files:q} --threads {threads}"

@@ -16,7 +16,7 @@ from snaketrain.runtime.strict_json import JsonObject
 
 def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
-    settings = job.given.settings.get("data", {})  # none, if nothing but evaluation sets is given
+    settings = job.given.settings.get("data", {})  # none, if nothing is trained on
     folder = job.folder
     found: dict[str, list[str]] = {}
     classes: dict[str, str] = {}

@@ -6,9 +6,10 @@ import time
 from functools import partial
 from pathlib import Path
 
+from snaketrain.config.errors import placed_in
 from snaketrain.config.schema import Data
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER
-from snaketrain.config.schema.evaluation import placed
+from snaketrain.config.schema.data import TEST_SET
 from snaketrain.data.cells import BadData
 from snaketrain.data.preparing import TrainedOn, prepare, prepare_items
 from snaketrain.data.reading import report_unread
@@ -29,13 +30,15 @@ def main(args: argparse.Namespace) -> None:
     job.folder.mkdir(parents=True, exist_ok=True)
     try:
         if fetched:
-            facts, report, made = _prepare(args.set_name, reading, prepared, fetched, job.folder, args.threads)
+            facts, report, made = _prepare(args.place, reading, prepared, fetched, job.folder, args.threads)
         else:
             items = prepare_items(reading, job.folder, ("test",))
             facts = report = prepared.facts | {"splits": items["splits"], "datasets": items["datasets"]}
             made = ["test.npy"]
     except ValueError as error:
-        problems = "\n".join(placed(args.set_name, problem) for problem in str(error).splitlines())
+        problems = str(error)
+        if args.place != TEST_SET:
+            problems = "\n".join(placed_in(args.place, problem.removeprefix("data.test: ")) for problem in problems.splitlines())
         raise SystemExit(f"prepare_set: {problems}") from None
     write_json(job.folder / "report.json", report)
     show(report)
@@ -45,7 +48,7 @@ def main(args: argparse.Namespace) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = stages.parser("prepare_set", __doc__)
-    parser.add_argument("--set-name", required=True, help="name of the evaluation set")
+    parser.add_argument("--place", required=True, metavar="SETTING", help=f"where the configuration names the set, such as {TEST_SET}")
     parser.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared training data")
     parser.add_argument("--files", nargs="?", metavar="MANIFEST", help="manifest of the fetched files; not needed for a dataset class")
     parser.add_argument("--threads", type=int, default=1, help="number of CPU cores to use (default: %(default)s)")
@@ -53,16 +56,17 @@ def _arguments() -> argparse.Namespace:
 
 
 def _prepare(
-    name: str, reading: Data, prepared: Manifest, fetched: Manifest, output: Path, threads: int
+    place: str, reading: Data, prepared: Manifest, fetched: Manifest, output: Path, threads: int
 ) -> tuple[JsonObject, JsonObject, list[str]]:
     root, trained_on = fetched.folder / "files", TrainedOn.read(prepared, reading)
     files = {"test": [root / file for file in fetched.facts["files"]]}
     if problems := check(reading, files):
         raise BadData("\n".join(problems))
-    report_unread(files["test"], reading, "data.test" if name == "test" else f"evaluation_sets.{name}")
+    report_unread(files["test"], reading, place)
     found, issues = prepare(reading, files, root, prepared.folder / "tokenizer", output, threads, trained_on)
-    if name != "test" and reading.label is not None and not found["splits"]["test"]["labelled"]:
+    if place != TEST_SET and reading.label is not None and not found["splits"]["test"]["labelled"]:
         raise BadData(f"no row has a label in column {reading.label!r}. Name the right column, or predict these files: set `predict`.")
+    name = place.rpartition(".")[2]
     facts = prepared.facts | {"splits": found["splits"], "odd": dict(sorted(issues.counts.items()))}
     return facts, facts | {"name": name, "rows": {name: found["rows"]["test"]}, "odd": issues.report()}, ["test.arrow"]
 

@@ -125,6 +125,13 @@ def fields_at(location: Sequence[int | str], model: type[Section] = Settings) ->
     return [] if named else list(model.model_fields)
 
 
+def placed_in(place: str, problem: str) -> str:
+    """A problem of files that have settings of their own: it begins with the place, or with the setting there instead of that in `data`."""
+    setting, _, rest = problem.partition(": ")
+    name = setting.removeprefix("data.")
+    return f"{place}.{name}: {rest}" if name != setting and name in fields_at(place.split(".")) else f"{place}: {problem}"
+
+
 def dotted(place: Sequence[object]) -> str:
     return ".".join(shown(str(part))[1:-1] for part in place)
 

@@ -99,7 +99,7 @@ class FinishedRun(TypedDict):
     selection: JsonObject
     dev: JsonObject
     test: JsonObject
-    sets: dict[str, JsonObject]  # the results on each of `evaluation_sets`
+    sets: dict[str, JsonObject]  # the results on each further set
     checkpoints: dict[str, list[JsonObject]]  # by set: the metrics of all kept checkpoints, if they were asked for
     mixed: list[JsonObject]  # changes of code or settings in the middle of the training
     versions: dict[str, str]  # of packages

@@ -73,7 +73,7 @@ def effect_problems(runs: Mapping[str, Settings], without_data: Collection[str] 
 def run_key(run: Settings) -> str:
     """Of everything in a run's settings that a check looks at."""
     train = run.train.model_dump_json(exclude={"seed", "deterministic", "early_stopping"})
-    return digest(run.model_dump_json(include={"data", "model", "evaluate", "evaluation_sets"}), train)
+    return digest(run.model_dump_json(exclude={"train", "select", "compute", "tracking"}), train)
 
 
 # --- what was found right

@@ -8,17 +8,11 @@ from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.secret_forms import without_secrets
 
 RESULTS = "results"
-TEST = "test"
 
 
 def run_of(name: str) -> str:
     """The run of a job's name, `run` or `run/evaluation set`."""
     return name.partition("/")[0]
-
-
-def set_of(name: str) -> str:
-    """The evaluation set of a job's name; the development set has no name of its own, so a job of a run alone has the test set."""
-    return name.partition("/")[2] or TEST
 
 
 def data_name(data: Data) -> str:

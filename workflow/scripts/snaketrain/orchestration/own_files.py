@@ -110,9 +110,5 @@ def code_of_run(run: Settings, *further: str) -> list[Path]:
     return [*class_files(named), *strategy_files(run.train.strategy.use), label_kind_file(run.data.label_kind)]
 
 
-def code_of_evaluation(run: Settings, evaluation_set: str) -> list[Path]:
-    return [*code_of_run(run, "evaluate.metrics"), *class_files(dataset_classes(run.sets.get(evaluation_set, run.data)))]
-
-
 def code_of_training(run: Settings) -> list[Path]:
     return code_of_run(run, "train.")

@@ -12,10 +12,10 @@ from typing import TypeAlias
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.config.secrets import variables_in
-from snaketrain.orchestration.names import data_name, initial, run_of, set_name, source_name
+from snaketrain.orchestration.names import data_name, initial, run_of, source_name
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.stage import Decision, ModelStage, Stage
-from snaketrain.orchestration.stages import PreparedSet, classes, folder_of_job
+from snaketrain.orchestration.stages import Evaluation, classes, folder_of_job
 from snaketrain.orchestration.strategy_declarations import evaluation_compute, saves_shards
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import USED_AS_SECRETS
@@ -56,21 +56,12 @@ class Pipeline:
 
     @cached_property
     def inputs(self) -> dict[str, Source]:
-        """The sources of all files that are fetched on their own, such as those of evaluation sets."""
+        """The sources of all files that are fetched on their own, such as those of a separate test set."""
         return {source_name(source): source for stage in self.stages.values() for source in stage.inputs_to_fetch()}
 
     @cached_property
     def datasets(self) -> dict[str, Data]:
         return {name: self.runs[run].data.for_training for run, name in self.data_names.items()}
-
-    @cached_property
-    def sets(self) -> dict[str, PreparedSet]:
-        """By `run/evaluation set`: what is prepared for it, also for a test set in files of its own."""
-        return {
-            f"{run}/{name}": PreparedSet(name, set_name(name, reading, settings.data), self.data_names[run], reading)
-            for run, settings in self.runs.items()
-            for name, reading in settings.sets.items()
-        }
 
     @cached_property
     def computes(self) -> dict[str, Compute]:
@@ -167,15 +158,16 @@ class Pipeline:
         """The files that other stages let a job execute."""
         return [file for other in self.stages.values() for file in other.adds_code(stage, job)]
 
-    def evaluations_of(self, runs: Iterable[str]) -> list[str]:
-        """Those on further sets, by their names."""
-        return [f"{run}/{name}" for run in runs for name in self.runs[run].evaluation_sets]
+    def evaluations(self, run: str) -> list[tuple[str, str]]:
+        """The stage and the job of each."""
+        return [(stage.name, job) for stage in self.stages.values() if isinstance(stage, Evaluation) for job in stage.jobs_of(run)]
+
+    def on_further_sets(self, runs: Iterable[str]) -> list[str]:
+        """The names, `run/set`, of the evaluations besides those on the development and test set."""
+        return [job for run in runs for _, job in self.evaluations(run) if job != run]
 
     def results(self, run: str) -> list[str]:
         return [stage.manifest(job) for stage in self.stages.values() for job in stage.jobs_of(run)]
-
-    def evaluations(self, run: str) -> list[str]:
-        return [self.manifest("evaluate_model", run), *(self.manifest("evaluate_set", name) for name in self.evaluations_of([run]))]
 
     # --- params of rules, which make results stale: each is a text with its name, since Snakemake compares them as a set
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import WITH_NAMES, follows, mentions, read, settings_of
 from snaketrain.config.schema import Data, Settings, Source, Tracking
-from snaketrain.config.schema.evaluation import placed
 from snaketrain.config.schema.of_extras import modules
 from snaketrain.config.secrets import environment_problems
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
@@ -17,7 +16,7 @@ from snaketrain.data.locations import address_problems
 from snaketrain.data.surveying import check
 from snaketrain.orchestration.effects import effect_problems
 from snaketrain.orchestration.named_code import generation_errors, reference_errors
-from snaketrain.orchestration.names import data_name, initial, set_name
+from snaketrain.orchestration.names import RESULTS, data_name, initial, set_name
 from snaketrain.orchestration.own_files import references
 from snaketrain.orchestration.strategy_declarations import evaluation_errors, strategy_errors
 from snaketrain.runtime.credentials import all_set, resolved
@@ -49,7 +48,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             (evaluation_errors, shared, mentions),
             (generation_errors, (*named, run.evaluate.generate, data.has_token_types, data.by_class), follows_by_path),
             (sources, (run.data, run.model), follows_by_path),
-            (evaluation_sets, (run.data, run.evaluation_sets), follows_by_path),
+            (own_test_set, run.data, follows_by_path),
             *(
                 (each.problems_of_run, each.relevant_to(run), follows_by_path)
                 for each in modules("check")
@@ -65,7 +64,6 @@ def examine(config: JsonObject) -> dict[str, Settings]:
         if not (wrong & HOW_TO_READ or data.by_class or Path(f"results/data/{name}/manifest.json").exists()):
             problems += [problem for problem in check(data, local_files(data)) if not follows_by_path(problem, wrong)]
     runs = settings_of(reading.runs)
-    problems += same_in_queue(runs)
     problems += tracking(runs)
     problems += shell_problems(runs)
     without_data = [name for name in runs if follows("data", reading.runs[name].wrong)]
@@ -115,29 +113,16 @@ def sources(run: Settings) -> Iterator[str]:
         )
 
 
-def evaluation_sets(run: Settings) -> Iterator[str]:
-    """Sets that are not prepared yet, whose files or columns are missing, or whose files are trained on."""
-    trained_on = {file.resolve() for file in local_files(run.data).get("train", ())}
-    for name, reading in run.sets.items():
-        if Path(f"results/sets/{set_name(name, reading, run.data)}/manifest.json").exists() or reading.by_class:
-            continue
-        problems = [f"evaluation_sets.{name}: {each}" for each in files("", reading.sources["test"])] if name != "test" else []
-        if (given := local_files(reading)) and not problems:
-            problems = [placed(name, problem) for problem in check(reading, given, needs_labels=name != "test")]
-        yield from problems
-        same_rows = name != "test" and reading.where == run.data.where
-        if same_rows and (both := sorted(trained_on & {file.resolve() for file in given.get("test", ())})):
-            yield f"evaluation_sets.{name}: {both[0]} is among the files of data.train too. Name others, or other rows of it by `where`."
+def own_test_set(run: Settings) -> Iterator[str]:
+    """One that is not prepared yet and whose columns are missing; missing files are reported with those of the other sources."""
+    reading = run.data.own_test_set
+    if reading and not is_prepared("test", reading, run.data) and (given := local_files(reading)):
+        yield from check(reading, given, needs_labels=False)
 
 
-def same_in_queue(runs: dict[str, Settings]) -> Iterator[str]:
-    """Evaluations whose jobs have the same name on a cluster, which is how a workflow recognises those of a killed one."""
-    found: dict[str, str] = {}
-    for run, settings in runs.items():
-        for name in settings.evaluation_sets:
-            other = found.setdefault(f"{run}_{name}", run)
-            if other != run:
-                yield f"evaluation_sets.{name}: run {run} with this set, and run {other} with another, are both {run}_{name} on a cluster. Rename one."
+def is_prepared(name: str, reading: Data, data: Data) -> bool:
+    """Whether a set beside the training data needs no check: it was checked when it was prepared, or is a dataset class."""
+    return reading.by_class or Path(f"{RESULTS}/sets/{set_name(name, reading, data)}/manifest.json").exists()
 
 
 def without_chat_template(data: Data) -> Iterator[str]:

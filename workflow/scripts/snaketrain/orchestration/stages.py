@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from snaketrain.config.schema import Compute, Data, Examples, Source
+from snaketrain.config.schema.data import TEST_SET
 from snaketrain.config.schema.of_extras import modules
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.named_code import train_settings
-from snaketrain.orchestration.names import initial, run_of, set_of, source_name
-from snaketrain.orchestration.own_files import class_files, code_of_evaluation, code_of_training, dataset_classes
+from snaketrain.orchestration.names import initial, set_name, source_name
+from snaketrain.orchestration.own_files import class_files, code_of_run, code_of_training, dataset_classes
 from snaketrain.orchestration.stage import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.strategy_declarations import compared_strategy
 from snaketrain.runtime.strict_json import JsonObject
@@ -60,7 +61,7 @@ class FetchModel(FetchOne):
 
 
 class FetchInput(FetchOne):
-    """Of what some stages read besides the training data, such as evaluation sets."""
+    """Of what some stages read besides the training data, such as a test set in files of its own."""
 
     name, folder, works_on = "fetch_input", "inputs/{}", "files of an evaluation set or another input"
 
@@ -108,8 +109,8 @@ class PrepareData(Prepare):
 class PreparedSet(NamedTuple):
     """An evaluation set that is prepared on its own; runs with the same data share it."""
 
-    name: str  # in the configuration
-    folder: str  # the name of its job
+    place: str  # in the configuration
+    job: str  # of `prepare_set`
     data: str  # the name of the prepared training data
     reading: Data  # its only split is `test`
 
@@ -119,7 +120,8 @@ class PrepareSet(Prepare):
 
     @cached_property
     def prepared(self) -> dict[str, PreparedSet]:
-        return {each.folder: each for each in self.pipeline.sets.values()}
+        evaluations = (stage for stage in self.pipeline.stages.values() if isinstance(stage, Evaluation))
+        return {each.job: each for stage in evaluations for each in stage.sets.values()}
 
     @property
     def jobs(self) -> Collection[str]:
@@ -195,15 +197,36 @@ class Inference(ModelStage):
 
 
 class Evaluation(Inference):
+    """On the development and test set, or on a further set, whose job is `run/set` and works in `sets/` of the run. Its results are compared
+    with those of other runs, and shown on the model card and in MLflow."""
+
     label_classes = ("Head", "Report", "Panel")
 
+    def prepared_alone(self, job: str) -> tuple[str, Data] | None:
+        """The set that is not prepared with the training data: its place in the configuration, and how it is read."""
+        raise NotImplementedError
+
+    @cached_property
+    def sets(self) -> dict[str, PreparedSet]:
+        """By job."""
+        found: dict[str, PreparedSet] = {}
+        for job in self.jobs:
+            if alone := self.prepared_alone(job):
+                place, reading = alone
+                name = set_name(place.rpartition(".")[2], reading, self.settings_of(job).data)
+                found[job] = PreparedSet(place, name, self.pipeline.data_names[self.run(job)], reading)
+        return found
+
     def reads(self, job: str) -> Reads:
-        """The test set is read with the training data, unless it has files of its own."""
-        of_set = self.pipeline.sets.get(f"{run_of(job)}/{set_of(job)}")
-        return self.data(job) | self.selection(job) | ({"set": ("prepare_set", of_set.folder)} if of_set else {})
+        return self.data(job) | self.selection(job) | ({"set": ("prepare_set", self.sets[job].job)} if job in self.sets else {})
+
+    def settings(self, job: str) -> JsonObject:
+        return {"evaluate": self.settings_of(job).evaluate.as_json}
 
     def own_code(self, job: str) -> list[Path]:
-        return code_of_evaluation(self.settings_of(job), set_of(job))
+        run = self.settings_of(job)
+        reading = self.sets[job].reading if job in self.sets else run.data
+        return [*code_of_run(run, "evaluate.metrics"), *class_files(dataset_classes(reading))]
 
 
 class EvaluateModel(Evaluation):
@@ -212,28 +235,9 @@ class EvaluateModel(Evaluation):
     def jobs_of(self, run: str) -> Sequence[str]:
         return [run]
 
-    def settings(self, job: str) -> JsonObject:
-        return {"evaluate": self.settings_of(job).evaluate.as_json}
-
-
-class EvaluateSet(Evaluation):
-    name, folder, works_on = "evaluate_set", "runs/{}/sets/{}", "run with that evaluation set"
-
-    @property
-    def jobs(self) -> Collection[str]:
-        return self.pipeline.evaluations_of(self.pipeline.runs)
-
-    def jobs_of(self, run: str) -> Sequence[str]:
-        return self.pipeline.evaluations_of([run])
-
-    def reads(self, job: str) -> Reads:
-        return super().reads(job) | ({"training": ("train_model", self.run(job))} if self.checkpoints(job) == "all" else {})
-
-    def checkpoints(self, job: str) -> str:
-        return self.settings_of(job).evaluation_sets[set_of(job)].checkpoints
-
-    def settings(self, job: str) -> JsonObject:
-        return {"evaluate": self.settings_of(job).evaluate.as_json, "set": {"checkpoints": self.checkpoints(job)}}
+    def prepared_alone(self, job: str) -> tuple[str, Data] | None:
+        reading = self.settings_of(job).data.own_test_set
+        return (TEST_SET, reading) if reading else None
 
 
 class CompareRuns(Stage):
@@ -246,12 +250,11 @@ class CompareRuns(Stage):
     def reads(self, job: str) -> Reads:
         compared = self.pipeline.finishing()
         decisions: Reads = {f"{stage} {name}": (stage, name) for stage, name in self.pipeline.decisions}
-        evaluations: Reads = {name: ("evaluate_set", name) for name in self.pipeline.evaluations_of(compared)}
-        return {run: ("evaluate_model", run) for run in compared} | evaluations | decisions
+        return {job: (stage, job) for run in compared for stage, job in self.pipeline.evaluations(run)} | decisions
 
 
 CORE: tuple[type[Stage], ...] = (
-    FetchData, FetchModel, FetchInput, PrepareData, PrepareSet, TrainModel, SelectCheckpoint, EvaluateModel, EvaluateSet, CompareRuns,
+    FetchData, FetchModel, FetchInput, PrepareData, PrepareSet, TrainModel, SelectCheckpoint, EvaluateModel, CompareRuns,
 )  # fmt: skip
 
 
@@ -267,6 +270,10 @@ def classes() -> dict[str, type[Stage]]:
 def trains(rule: str) -> bool:
     """Whether its jobs write the journal of a training."""
     return issubclass(classes().get(rule, Stage), Training)
+
+
+def evaluates(rule: str) -> bool:
+    return issubclass(classes().get(rule, Stage), Evaluation)
 
 
 def whole_of(rule: str) -> str:

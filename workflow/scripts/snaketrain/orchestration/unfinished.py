@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.job_errors import last_error
-from snaketrain.orchestration.names import RESULTS
+from snaketrain.orchestration.names import RESULTS, run_of
 from snaketrain.orchestration.pipeline import Pipeline
-from snaketrain.orchestration.stages import folder_of_job, parts_of
+from snaketrain.orchestration.rule_values import job_name
+from snaketrain.orchestration.stages import evaluates, folder_of_job, parts_of
 from snaketrain.runtime.credentials import hidden_in
 from snaketrain.runtime.manifests import PRIVATE_FILE, read_if_intact, write_checked
 from snaketrain.runtime.strict_json import JsonObject
@@ -66,7 +67,7 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> lis
     """The command of the rule compare_runs for the runs that have results; it says why the others have none."""
     evaluated = [run for run in pipeline.finishing() if Path(pipeline.manifest("evaluate_model", run)).is_file()]
     runs = [run for run in evaluated if run not in unfinished]
-    sets = [name for name in pipeline.evaluations_of(runs) if name not in unfinished]
+    sets = [name for name in pipeline.on_further_sets(runs) if name not in unfinished]
     decisions = [path for decision in pipeline.decisions if Path(path := pipeline.manifest(*decision)).is_file()]
     command = [*shlex.split(launching.keep_log(show=False)), str(LOG)]
     command += [*shlex.split(launching.python()), str(SCRIPTS / "compare_runs.py"), "--output", pipeline.manifest("compare_runs")]
@@ -78,12 +79,8 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> lis
 def without_results(dag: "DAG", scheduler: "JobScheduler") -> dict[str, str]:
     """The reason by run, `train_model failed: RuntimeError: ...`, or by `run/evaluation set` if the run itself has a result."""
     left = set(dag.needrun_jobs())
-    last = {job.wildcards.run: job for job in left if job.rule.name == "evaluate_model"}
-    last |= {
-        f"{job.wildcards.run}/{job.wildcards.evaluation_set}": job
-        for job in left
-        if job.rule.name == "evaluate_set" and job.wildcards.run not in last
-    }
+    last = {job_name(job.wildcards): job for job in left if evaluates(job.rule.name)}
+    last = {name: job for name, job in last.items() if name == run_of(name) or run_of(name) not in last}
     last |= {job.wildcards.run: job for job in left if job.rule.name in parts_of("train_model") and job.wildcards.run not in last}
     return {name: _why(_with_all_before(job, dag, left), dag, scheduler) for name, job in sorted(last.items())}
 
@@ -117,7 +114,8 @@ def note_reasons(jobs: "Iterable[Job]", reason_of: "Callable[[Job], object]", re
         wildcards, stage = dict(job.wildcards.items()), job.rule.name
         if run := wildcards.get("run"):
             noted = by_run.setdefault(run, {})
-            sets = [*noted.get(stage, {}).get("sets", ()), *filter(None, [wildcards.get("evaluation_set")])]
+            further = [job_name(job.wildcards).partition("/")[2]] if evaluates(stage) else []
+            sets = [*noted.get(stage, {}).get("sets", ()), *filter(None, further)]
             noted[stage] = {"reason": str(reason_of(job)), "time": time.time()} | ({"sets": sets} if sets else {})
     for run, reasons in by_run.items():
         path = results / "runs" / run / "reasons.json"

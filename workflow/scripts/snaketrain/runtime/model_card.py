@@ -1,6 +1,6 @@
 """Writes the model card, `README.md` beside the selected model: data, settings, metrics, limits, and how to load it.
 
-The Hugging Face hub reads its first block. `select_checkpoint` writes the card; `evaluate_model` and each `evaluate_set` write it again with
+The Hugging Face hub reads its first block. `select_checkpoint` writes the card; each evaluation writes it again with
 all results that exist by then. It is in no manifest: it repeats what the manifests have, and rewording it makes nothing stale.
 """
 
@@ -77,7 +77,7 @@ def card(training: Manifest, data: Manifest, selection: Manifest, evaluations: l
 
 
 def evaluations_of(selection: Manifest) -> list[Manifest]:
-    """First the one of the development and test sets, then those of `evaluation_sets`."""
+    """First the one of the development and test sets, then those on further sets."""
     run = selection.folder.parent
     paths = [run / "evaluation/manifest.json", *sorted(run.glob("sets/*/manifest.json"))]
     found = [read_manifest(path) for path in paths if path.is_file()]

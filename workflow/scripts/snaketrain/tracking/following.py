@@ -274,7 +274,7 @@ class RunEnd:
 
 
 def end_of(training: Path, row: TrainingRow, sent: Sent, found: Evaluated | None) -> RunEnd | None:
-    """How the run ended; None before that. A trained run ends with its evaluation, including the one on its `evaluation_sets`."""
+    """How the run ended; None before that. A trained run ends with its evaluation, including those on further sets."""
     state, status = sent.standing or {}, (sent.status or "RUNNING").split()[0]
     if status == "RUNNING":
         return None
@@ -282,8 +282,8 @@ def end_of(training: Path, row: TrainingRow, sent: Sent, found: Evaluated | None
         if not found or not found.evaluated or "evaluation" not in sent.done:
             return None
         finished = max(made.finished for made in (found.evaluated, *found.sets.values()))
-        planned = (tracked.read_json(training.parent / "reasons.json") or {}).get("evaluate_set", {})
-        awaited_since = 0.0 if found.sets.keys() >= set(planned.get("sets", ())) else planned["time"]
+        planned = (tracked.read_json(training.parent / "reasons.json") or {}).values()
+        awaited_since = max((each["time"] for each in planned if set(each.get("sets", ())) - found.sets.keys()), default=0.0)
         return RunEnd(training, row.name, "finished", "", finished, state["attempts"], row.run_id, awaited_since, found.figures)
     how = "stopped" if state["status"] == "STOPPED" else status.lower()
     return RunEnd(

@@ -64,7 +64,7 @@ class Evaluated:
     selected: Manifest
     selection: JsonObject
     evaluated: Manifest | None
-    sets: dict[str, Manifest]  # the evaluations on each of `evaluation_sets`
+    sets: dict[str, Manifest]  # the evaluations on each further set
     further: dict[str, Manifest]  # what other stages made with the selected checkpoint, by their folders
 
     @classmethod
@@ -103,7 +103,11 @@ class Evaluated:
         results = tracked.result(made, f"{name}_results.json") or {}
         found = tracked.scores(f"test.{name}", results, self.selection, made.finished)
         kept = tracked.result(made, "checkpoints.json") if "checkpoints.json" in made.files else None
-        return found + tracked.by_step(f"test.{name}.checkpoints", kept["checkpoints"] if kept else [], made.finished)
+        for each in kept["checkpoints"] if kept else ():  # a curve
+            found += [
+                (f"test.{name}.checkpoints/{key}", float(value), made.finished, each["step"]) for key, value in each["metrics"].items()
+            ]
+        return found
 
     def figures(self) -> dict[str, float]:
         on_sets = [point for name in self.sets for point in self.points_on(name) if ".checkpoints/" not in point[0]]

@@ -235,11 +235,6 @@ def scores(split: str, results: JsonObject, selection: JsonObject, time: float) 
     return numbers(split, found, time)
 
 
-def by_step(prefix: str, checkpoints: list[JsonObject], time: float) -> list[Point]:
-    """The metrics of all kept checkpoints on an evaluation set: a curve."""
-    return [(f"{prefix}/{name}", float(value), time, each["step"]) for each in checkpoints for name, value in each["metrics"].items()]
-
-
 def interval(results: JsonObject) -> dict[str, str]:
     """The interval as one tag, which takes one column instead of two."""
     low, high = results.get("interval") or (None, None)

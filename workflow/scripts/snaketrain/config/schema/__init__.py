@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from snaketrain.config.schema.base import LARGEST, Name, Positive, Section, Use
+from snaketrain.config.schema.base import LARGEST, Name, Positive, Section, Use, sections_in
 from snaketrain.config.schema.compute import Compute
 from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.evaluation import Evaluate, EvaluationSet, Select, set_problems
+from snaketrain.config.schema.evaluation import Evaluate, Select
 from snaketrain.config.schema.model import LOADING_ARGUMENTS, Examples, InitialWeights, Model, Source
 from snaketrain.config.schema.of_extras import with_settings_of_extras
 from snaketrain.config.schema.train import ARGUMENTS_WITH_SETTINGS, Metric, Train
@@ -23,7 +23,6 @@ __all__ = [
     "Compute",
     "Data",
     "Evaluate",
-    "EvaluationSet",
     "Examples",
     "InitialWeights",
     "Metric",
@@ -76,19 +75,8 @@ class Settings(Section):
     train: Train = Train()
     select: Select = Select()
     evaluate: Evaluate = Evaluate()
-    evaluation_sets: dict[str, EvaluationSet] = Field(
-        {},
-        description="Further sets on which the selected model is evaluated, by name: `evaluation_sets: {imdb: {path: imdb.jsonl}}` writes "
-        "`results/runs/<run>/sets/imdb/`. A set that is added or changed is prepared and evaluated on its own; nothing else reruns but the comparison.",
-    )
     compute: Compute = Compute()
     tracking: Tracking = Tracking()
-
-    @property
-    def sets(self) -> dict[str, Data]:
-        """How each set is read that is prepared on its own."""
-        test = self.data.of_set(self.data.test, self.data.limit_test) if self.data.test and self.data.has_own_test_set else None
-        return ({"test": test} if test else {}) | {name: each.reading(self.data) for name, each in self.evaluation_sets.items()}
 
     def contradictions(self) -> Iterator[str]:
         yield from self._missing_splits()
@@ -97,13 +85,12 @@ class Settings(Section):
         yield from self._device_problems()
         yield from self._step_problems()
         yield from self._weight_problems()
-        yield from set_problems(self.evaluation_sets, self.data)
         if twice := sorted(self.train.metrics.keys() & self.evaluate.metrics.keys()):
             yield f"evaluate.metrics has {twice[0]!r}, which train.metrics has too and which is evaluated anyway: remove it from evaluate.metrics"
 
     def _missing_splits(self) -> Iterator[str]:
-        if not self.data.sources and not self.evaluation_sets:
-            yield "data names no examples: give data.train, or data.test or evaluation_sets alone to evaluate a model as it is"
+        if not any(isinstance(each, Examples) for _, each in sections_in(self)):  # an extra may name some
+            yield "data names no examples: give data.train, or data.test alone to evaluate a model as it is"
             return
         if self.train.steps == 0:
             return

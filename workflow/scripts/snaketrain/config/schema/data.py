@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 else:
     LabelKindName = Literal[tuple(label_kinds())]
 
+TEST_SET = "data.test"  # the place of the test set, for messages
 FOR_FILES = (
     "format",
     "text_unit",
@@ -143,15 +144,15 @@ class Data(Section):
         return {split: source for split in ("train", "dev", "test") if (source := getattr(self, split))}
 
     @property
-    def has_own_test_set(self) -> bool:
-        """Whether the test set is prepared on its own, so that another one neither prepares the training data again nor trains again."""
-        return self.train is not None and self.test is not None
+    def own_test_set(self) -> "Data | None":
+        """How the test set is read, if it has files of its own: it is prepared alone, so that another one makes no training stale."""
+        return self.of_set(self.test, self.limit_test) if self.train and self.test else None
 
     @property
     def for_training(self) -> "Data":
         """What is prepared for the training: everything but a separate test set."""
         without_test = {"test": None, "test_fraction": 0.0, "limit_test": None}
-        return self.model_copy(update=without_test) if self.has_own_test_set else self
+        return self.model_copy(update=without_test) if self.own_test_set else self
 
     @property
     def finds_classes(self) -> bool:
@@ -159,15 +160,9 @@ class Data(Section):
         return self.label is not None and self.labels is None and label_kind(self.label_kind).has_classes
 
     def of_set(self, examples: Examples, limit: int | None, **differences: object) -> "Data":
-        """How an evaluation set is read: as a single split, `test`, with the settings of the training data except for `differences`."""
-        nothing_else: dict[str, object] = {
-            "train": None,
-            "dev": None,
-            "limit_train": None,
-            "limit_dev": None,
-            "dev_fraction": 0.0,
-            "test_fraction": 0.0,
-        }
+        """How a set is read that is prepared on its own: as a single split, `test`, with the settings of the training data except for `differences`."""
+        nothing_else: dict[str, object] = dict.fromkeys(("train", "dev", "limit_train", "limit_dev"))
+        nothing_else |= {"dev_fraction": 0.0, "test_fraction": 0.0}
         nothing_else |= {name: type(self).model_fields[name].default for name in self.of_extras}
         return self.model_copy(update={**nothing_else, "test": examples, "limit_test": limit, **differences})
 

@@ -1,16 +1,14 @@
-"""The sections `select`, `evaluate` and `evaluation_sets`: which checkpoint is selected, and what it is measured on."""
+"""The sections `select` and `evaluate`: which checkpoint is selected, and how it is measured."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from snaketrain.config.schema.base import LARGEST, NotNegative, OneOrMore, Positive, Section, is_empty, is_null, is_one
-from snaketrain.config.schema.data import CellByColumn, Data, NameByLabel
-from snaketrain.config.schema.model import Examples
+from snaketrain.config.schema.data import Data
 from snaketrain.config.schema.train import Metrics, Train
-from snaketrain.labels import label_kind
 
 # --- How text is generated where a model's answers are compared with references.
 
@@ -114,13 +112,6 @@ class ReadFiles(Section):
         return given | ({} if self.columns is None else {"columns": self.columns or None})
 
 
-def placed_in(place: str, section: type[ReadFiles], problem: str) -> str:
-    """A problem of files that have settings of their own: it begins with the place, or with the setting there instead of that in `data`."""
-    setting, _, rest = problem.partition(": ")
-    name = setting.removeprefix("data.")
-    return f"{place}.{name}: {rest}" if name != setting and name in section.model_fields else f"{place}: {problem}"
-
-
 def other_number_of_texts(place: str, given: ReadFiles, data: Data) -> list[str]:
     if given.text is None or len(given.text) == len(data.text):
         return []
@@ -135,70 +126,3 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # of files, and part of a 
 def bad_file_name(section: str, name: str) -> Iterator[str]:
     if not NAME.fullmatch(name):
         yield f"{section}: {name!r} cannot be a name: files are named after it, so use only letters, digits, - and _"
-
-
-# --- The section `evaluation_sets`.
-
-RESERVED = ("train", "dev", "test")
-ONLY_FOR_FILES = ("text", "target", "label", "labels", "where", "format", "encoding", "columns")
-
-
-class EvaluationSet(ReadFiles, Examples):
-    """Examples on which the trained model is evaluated: where they are, as in [Examples](#examples), and how they are read."""
-
-    target: str | None = Field(None, description="null: as `data.target`")
-    label: str | None = Field(None, description="null: as `data.label`")
-    labels: NameByLabel | None = Field(
-        None,
-        description="names of the training data's classes by the label in the file, such as `{neg: negative, pos: positive}`; null: as `data.labels`",
-    )
-    where: CellByColumn | None = Field(None, description="null: as `data.where`; {}: all rows")
-    limit: Positive | None = Field(None, description="use only this many examples, drawn by `data.split_seed`")
-    checkpoints: Literal["selected", "all"] = Field(
-        "selected", description="`all`: besides the selected checkpoint, every one that `compute.keep_checkpoints` has kept is evaluated"
-    )
-
-    @property
-    def examples(self) -> Examples:
-        return Examples.model_construct(**{name: getattr(self, name) for name in Examples.model_fields})
-
-    def reading(self, data: Data) -> Data:
-        """The settings of the training data with these instead."""
-        given = {name: getattr(self, name) for name in ("target", "label", "labels", "where") if getattr(self, name) is not None}
-        return data.of_set(self.examples, self.limit, **self.differences, **given)
-
-    def contradictions(self) -> Iterator[str]:
-        yield from super().contradictions()
-        if self.use is not None and (given := [name for name in ONLY_FOR_FILES if getattr(self, name) is not None]):
-            yield f"`{given[0]}` is for files, but `use` names a dataset class: remove one of them"
-
-
-def set_problems(sets: Mapping[str, EvaluationSet], data: Data) -> Iterator[str]:
-    for name, each in sets.items():
-        place = f"evaluation_sets.{name}"
-        yield from bad_file_name("evaluation_sets", name)
-        if name in RESERVED:
-            yield f"evaluation_sets: {name!r} is the name of a split of `data`: use another name, or set data.{name}"
-        if (each.use is not None) != data.by_class:
-            kinds = ("a dataset class", "files of text") if each.use is not None else ("files of text", "a dataset class")
-            yield f"{place} is {kinds[0]}, but the training data is {kinds[1]}: use the same kind for both"
-            continue
-        yield from other_number_of_texts(f"{place}.text", each, data)
-        for setting in ("target", "label"):
-            if getattr(each, setting) is not None and getattr(data, setting) is None:
-                yield f"{place}.{setting} names a column, but data.{setting} is null, so the model was not trained on one: remove it"
-        yield from _label_problems(place, each, data)
-
-
-def _label_problems(place: str, each: EvaluationSet, data: Data) -> Iterator[str]:
-    if each.labels is None:
-        return
-    if data.label is None or not label_kind(data.label_kind).has_classes:
-        yield f"{place}.labels names classes, but the training data has none: remove it"
-    elif data.labels is not None and (unknown := sorted(set(each.labels.values()) - set(data.labels.values()))):
-        yield f"{place}.labels has the class {unknown[0]!r}, which data.labels does not name: use one of {', '.join(sorted(set(data.labels.values())))}"
-
-
-def placed(name: str, problem: str) -> str:
-    """A problem with an evaluation set's files, which are read like those of a test set."""
-    return problem if name == "test" else placed_in(f"evaluation_sets.{name}", EvaluationSet, problem.removeprefix("data.test: "))

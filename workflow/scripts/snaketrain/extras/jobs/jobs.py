@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
-from snaketrain.orchestration.stages import classes, parts_of, run_of_work, trains
+from snaketrain.orchestration.stages import classes, evaluates, parts_of, run_of_work, trains
 from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.runtime.journal import Event, last_attempt, read_events
 from snaketrain.runtime.ownership import living_process
@@ -123,9 +123,9 @@ def run_states(folder: Path, queue: Iterable[QueuedJob] | None, submissions: Map
 
 def run_of(work: Work, runs: Iterable[str]) -> str:
     """The run that a job is of, or the name of what else it works on."""
-    if work.stage != "evaluate_set":
+    if not evaluates(work.stage):
         return run_of_work(work)
-    return max((run for run in runs if work.name.startswith(f"{run}_")), key=len, default=work.name)
+    return max((run for run in runs if f"{work.name}_".startswith(f"{run}_")), key=len, default=work.name)
 
 
 def of_run(folder: Path, run: str, submissions: Mapping[str, Submission]) -> RunState:

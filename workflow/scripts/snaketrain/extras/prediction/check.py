@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
+from snaketrain.config.errors import placed_in
 from snaketrain.config.schema import Settings
-from snaketrain.config.schema.evaluation import placed_in
 from snaketrain.data.cells import BadData
 from snaketrain.data.fetching import source_files
 from snaketrain.data.reading import check_columns, readable
-from snaketrain.extras.prediction.settings import Inputs, inputs_of
+from snaketrain.extras.prediction.settings import inputs_of
 from snaketrain.orchestration.named_code import TASKS, takes_generate, without_generation
 from snaketrain.orchestration.preflight import files
 
@@ -47,4 +47,4 @@ def unreadable(run: Settings) -> Iterator[str]:
                 problems = check_columns(reading, "input", readable(source_files(inputs.source), reading), further=further)
             except BadData as error:
                 problems = [str(error)]
-        yield from (placed_in(f"predict.{name}", Inputs, problem) for problem in problems)
+        yield from (placed_in(f"predict.{name}", problem) for problem in problems)

@@ -44,6 +44,6 @@ def contradictions(run: "Settings") -> Iterator[str]:
         yield "data: `shards` divides files among jobs, but the examples come from a dataset class: remove `shards`"
     if data.train is None:
         yield "data: `shards` divides the files of `train`, which is not given: remove `shards`"
-    prepared_together = ("train", "dev") if data.has_own_test_set else ("train", "dev", "test")
+    prepared_together = ("train", "dev") if data.own_test_set else ("train", "dev", "test")
     if limits := [f"`limit_{split}`" for split in prepared_together if getattr(data, f"limit_{split}") is not None]:
         yield f"data: {limits[0]} draws from all rows, but with `shards` each file is prepared separately: remove one of them"

@@ -2,7 +2,7 @@
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from snaketrain.config.references import load
 from snaketrain.config.schema import Model, Train
@@ -16,19 +16,6 @@ if TYPE_CHECKING:
 TASK = "task.memory.pt"
 WEIGHT_FILES = (".safetensors", ".distcp", TASK)
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-
-
-class KeptCheckpoint(NamedTuple):
-    step: int
-    path: str  # relative to the training's folder
-    weights: dict[str, str]  # what identifies them: digests by file
-
-
-def kept_checkpoints(training: Manifest) -> list[KeptCheckpoint]:
-    """The checkpoints of a finished training that are still there, in the order of their steps."""
-    paths = sorted({str(Path(name).parent) for name in training.files if name.startswith("checkpoints/step-") and name.count("/") == 2})
-    steps = {path: int(path.rpartition("-")[2]) for path in paths if (training.folder / path).is_dir()}
-    return [KeptCheckpoint(step, path, weights_in(training, path)) for path, step in sorted(steps.items(), key=lambda item: item[1])]
 
 
 def weights_in(training: Manifest, checkpoint: str) -> dict[str, str]:

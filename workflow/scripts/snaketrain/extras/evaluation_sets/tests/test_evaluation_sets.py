@@ -7,11 +7,12 @@ import pyarrow
 import pytest
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema import Data, EvaluationSet
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData
 from snaketrain.data.preparing import TrainedOn, prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer
-from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.extras.evaluation_sets.settings import EvaluationSet
+from snaketrain.orchestration.pipeline import Pipeline, ranges_and_folders
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.manifests import Manifest
 
@@ -126,10 +127,16 @@ def test_data_without_a_test_set_of_its_own_keeps_its_folder():
     assert alone.for_training is alone, "nothing is trained that could be spared"
 
 
+def test_the_executor_knows_the_folder_of_each_evaluation():
+    pipeline = Pipeline(configuration(evaluation_sets={"more": {"path": "more.csv"}}), reads_files=False)
+    assert ranges_and_folders(pipeline)[1]["evaluate_set small_more"] == Path("results/runs/small/sets/more")
+
+
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
         ({"test": {"path": "test.csv"}}, "evaluation_sets: 'test' is the name of a split of `data`"),
+        ({"more": {}}, "evaluation_sets.more: names nothing"),
         ({"a b": {"path": "test.csv"}}, "evaluation_sets: 'a b' cannot be a name"),
         ({"more": {"path": "missing.csv"}}, "evaluation_sets.more: path 'missing.csv': no file there"),
         ({"more": {"path": "train.csv"}}, "train.csv is among the files of data.train too"),

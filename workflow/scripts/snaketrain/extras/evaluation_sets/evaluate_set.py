@@ -1,10 +1,14 @@
 """Evaluate the selected checkpoint, or all kept checkpoints, on one of `evaluation_sets`, on any number of processes."""
 
 import shutil
+import sys
 import time
 from argparse import Namespace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
 from snaketrain.evaluation.scoring import ScoredSet, Scoring
 from snaketrain.runtime import stages
@@ -12,7 +16,20 @@ from snaketrain.runtime.manifests import Manifest, read_manifest, verify, write_
 from snaketrain.runtime.model_card import write_card
 from snaketrain.runtime.rank_logs import report_failure, start_rank
 from snaketrain.runtime.ranks import Ranks, leave
-from snaketrain.training.checkpoints.model_folder import KeptCheckpoint, export, kept_checkpoints, merge
+from snaketrain.training.checkpoints.model_folder import export, merge, weights_in
+
+
+class KeptCheckpoint(NamedTuple):
+    step: int
+    path: str  # relative to the training's folder
+    weights: dict[str, str]  # what identifies them: digests by file
+
+
+def kept_checkpoints(training: Manifest) -> list[KeptCheckpoint]:
+    """The checkpoints of a finished training that are still there, in the order of their steps."""
+    paths = sorted({str(Path(name).parent) for name in training.files if name.startswith("checkpoints/step-") and name.count("/") == 2})
+    steps = {path: int(path.rpartition("-")[2]) for path in paths if (training.folder / path).is_dir()}
+    return [KeptCheckpoint(step, path, weights_in(training, path)) for path, step in sorted(steps.items(), key=lambda item: item[1])]
 
 
 def arguments() -> Namespace:
