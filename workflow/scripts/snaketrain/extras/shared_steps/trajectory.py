@@ -1,4 +1,4 @@
-"""Fingerprints of the weights at each step: a digest of all that they follow from. Pure functions, which load no torch.
+"""Fingerprints of the weights at each step: a digest of all that they follow from.
 
 Trainings with the same fingerprint at a step that are executed alike have the same weights there, bit for bit, so that none has to
 compute them again. What decides the weights of every step is in `base`; the learning rates join step by step, so that trainings part
@@ -6,25 +6,30 @@ where their rates do. A setting, fact or module that is not listed here as harml
 """
 
 import hashlib
-import json
-import platform
+import struct
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, cast
 
+from snaketrain.config.references import load
+from snaketrain.config.schema import Train
+from snaketrain.config.schema.train import PLATEAU
+from snaketrain.orchestration.code_digest import code_digests
 from snaketrain.runtime import strict_json
-from snaketrain.runtime.credentials import hidden_in
-from snaketrain.runtime.loaded_code import RECORDED, imported_packages
+from snaketrain.runtime.loaded_code import RECORDED
 from snaketrain.runtime.manifests import Manifest, digest
-from snaketrain.runtime.provenance import all_installed
 from snaketrain.runtime.strict_json import Json, JsonObject
+from snaketrain.tasks.base import Task
+from snaketrain.training.callbacks import Callback
+from snaketrain.training.checkpoints.ranking import CheckpointState, read_state
+from snaketrain.training.execution import Execution
+from snaketrain.training.plan import Plan, folder_name
+from snaketrain.training.state import TrainState
 
 if TYPE_CHECKING:
-    import torch
-
-    from snaketrain.config.schema import Train
-    from snaketrain.strategies.base import Strategy
+    from snaketrain.training.trainer import Trainer
+    from train_model import Attempt
 
 VERSION = 3  # of what is digested here: fingerprints of another version are never equal
 
@@ -53,9 +58,9 @@ MEASURING = (
 # in `early_stopping` too, and counts where they decide anything.
 NOT_MEASURING = (
     "snaketrain.training.early_stopping",
+    "snaketrain.training.execution",
     "snaketrain.training.metric_window",
     "snaketrain.training.schedules",
-    "snaketrain.training.trajectory",
 )
 
 # what a manifest of prepared data has besides the training data
@@ -71,67 +76,6 @@ class Record(TypedDict):
     measures: str  # digest of what decides its metrics, besides its weights
     bad_steps: int  # the most non-finite steps in a row so far: with fewer allowed, the training would have rolled back
     execution: JsonObject  # how it was computed
-
-
-@dataclass(frozen=True)
-class Execution:
-    """All that decides how a step is rounded: one training takes over the steps of another only where it is equal."""
-
-    strategy: str
-    arguments: JsonObject  # of the strategy
-    processes: int
-    nodes: int
-    accumulate: int
-    precision: str
-    devices: list[str]  # their kinds
-    versions: dict[str, str]
-
-    def content(self) -> JsonObject:
-        content: JsonObject = json.loads(json.dumps(hidden_in(vars(self))))  # as it is read from a checkpoint
-        return content
-
-
-def execution_of(train: "Train", strategy: "Strategy") -> Execution:
-    """How this training is executed. All ranks take part, since each may run on another machine."""
-    ranks = strategy.all_gather_object((platform.node(), kind_of(strategy.device)))
-    nodes, devices = ({rank[number] for rank in ranks} for number in (0, 1))
-    return Execution(
-        type(strategy).__name__, train.strategy.arguments, strategy.world_size, len(nodes), train.accumulate, strategy.precision,
-        sorted(devices), all_installed() | imported_packages(),
-    )  # fmt: skip
-
-
-def kind_of(device: "torch.device") -> str:
-    """Of a GPU its name and the libraries that compute on it; of a CPU its model, instruction set and threads."""
-    import torch
-
-    if device.type == "cuda":
-        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch declares no types
-        return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
-    if device.type == "cpu":
-        return f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
-    return device.type
-
-
-def processor() -> str:
-    """The model of the CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.processor() or platform.machine())
-
-
-def execution_differences(theirs: JsonObject, ours: JsonObject) -> list[str]:
-    """`processes 1, here 2`, for each difference between two executions."""
-    one, other = ({name: value for name, value in each.items() if name != "versions"} | each["versions"] for each in (theirs, ours))
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    return [f"{name} {as_text(one.get(name))}, here {as_text(other.get(name))}" for name in names]
-
-
-def as_text(value: Json) -> str:
-    return "none" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 class Trajectory:
@@ -169,9 +113,59 @@ class Trajectory:
         return record is not None and record["bad_steps"] <= self.bad_steps_allowed and record["fingerprint"] == self.at(step)
 
 
+class Fingerprints(Callback):
+    """Each checkpoint says which weights it has."""
+
+    observes_only = True
+
+    def __init__(self, trajectory: Trajectory, checkpoints: Path):
+        self.trajectory, self.checkpoints = trajectory, checkpoints
+        self.apply = True
+
+    def on_train_start(self, state: TrainState) -> None:
+        """Where the restored weights also follow from how the training was executed, no other one has these, nor those of later steps."""
+        if state.step:
+            self.apply = self.trajectory.contains(state.step, recorded(read_state(self.checkpoints / folder_name(state.step))))
+
+    def facts(self, trainer: "Trainer") -> JsonObject:
+        """None if the weights also follow from when memory ran out, or from which checkpoint there was to roll back to."""
+        nonfinite = trainer.nonfinite
+        if not self.apply or trainer.accumulation.number != trainer.train.accumulate or nonfinite.rollbacks:
+            return {}
+        return dict(self.trajectory.record(trainer.state.step, nonfinite.longest))
+
+
+def recorded(state: CheckpointState) -> Record | None:
+    """What a checkpoint says about its trajectory."""
+    return cast("Record | None", state.get("callbacks", {}).get(Fingerprints.__name__))
+
+
+def trajectory_of_attempt(attempt: "Attempt") -> Trajectory:
+    settings, code, train = attempt.job.given.settings, attempt.job.given.code, attempt.plan.train
+    inputs = {role: content for role, content in attempt.inputs.items() if role != "data"}
+    observing, selection = observers(train), attempt.selection
+    return trajectory_of(
+        settings, code, inputs, attempt.data, attempt.execution, attempt.plan, observing, observing_files(settings, code, observing),
+        {"log_every": attempt.arguments.log_every, "metric": selection.metric, "mode": selection.mode},
+        evaluations_count(train, attempt.task),
+    )  # fmt: skip
+
+
+def observers(train: Train) -> set[int]:
+    """The numbers of the callbacks that declare to only observe."""
+    return {number for number, each in enumerate(train.callbacks) if getattr(load(each.use), "observes_only", False)}
+
+
+def evaluations_count(train: Train, task: Task) -> bool:
+    """Whether evaluations, checkpoints or logged figures can change the weights."""
+    definers = [each for each in type(task).__mro__ if each is not Task and {"validation_epoch", "state_dict"} & vars(each).keys()]
+    keeps_state = any(not vars(each).get("evaluates_only", False) for each in definers)
+    return train.trainer is not None or train.schedule.use == PLATEAU or len(observers(train)) < len(train.callbacks) or keeps_state
+
+
 def trajectory_of(
     settings: JsonObject, code: Mapping[str, str], inputs: dict[str, str], data: Manifest, execution: Execution,
-    step_content: Callable[[int], bytes], observers: Collection[int] = (), exempt: Collection[str] = (), cadence: JsonObject | None = None, evaluations_count: bool = False,
+    plan: Plan, observers: Collection[int] = (), exempt: Collection[str] = (), cadence: JsonObject | None = None, evaluations_count: bool = False,
 ) -> Trajectory:  # fmt: skip
     """`inputs`: digests of the weights to start from; `observers`: the numbers of callbacks that only observe; `exempt`: the files of these.
 
@@ -197,7 +191,15 @@ def trajectory_of(
             "schedule": settings["train"]["schedule"],
             "deciding": code.get("snaketrain.training.early_stopping"),
         }
-    return Trajectory(digest(parts), measures, execution, settings["train"]["bad_steps_allowed"], step_content, frozenset(code))
+    each_step = partial(step_content, plan, cadence=evaluations_count)
+    return Trajectory(digest(parts), measures, execution, settings["train"]["bad_steps_allowed"], each_step, frozenset(code))
+
+
+def step_content(plan: Plan, step: int, cadence: bool) -> bytes:
+    """What a step adds to the fingerprint, to the last bit; `cadence`: also what happens after it."""
+    rates = [plan.learning_rate_at(step), *(part for group in sorted(plan.group_rates_at(step).items()) for part in group)]
+    after = [plan.evaluates_at(step), plan.saves_at(step), step == plan.steps] if cadence else []
+    return struct.pack(f"<{len(rates)}d{len(after)}?", *rates, *after)
 
 
 def without(section: JsonObject, fields: Collection[str]) -> JsonObject:
@@ -231,13 +233,15 @@ def _counted_callbacks(callbacks: list[Json], observers: Collection[int]) -> lis
     return [each for number, each in enumerate(callbacks) if number not in observers]
 
 
-def files_of_observers(settings: JsonObject, observers: Collection[int]) -> set[str]:
-    """The user's own files that hold callbacks which only observe, and nothing else that the settings name."""
+def observing_files(settings: JsonObject, code: Collection[str], observers: Collection[int]) -> set[str]:
+    """The user's own files that hold callbacks which only observe, and nothing that the settings name or the other own files import."""
     callbacks = settings["train"]["callbacks"]
     files = {each["use"].partition(":")[0] for number, each in enumerate(callbacks) if number in observers}
     others = settings | {"train": settings["train"] | {"callbacks": _counted_callbacks(callbacks, observers)}}
     named_elsewhere = strict_json.dumps(others, ensure_ascii=False)
-    return {file for file in files if file.endswith(".py") and file not in named_elsewhere}
+    found = {file for file in files if file.endswith(".py") and file not in named_elsewhere}
+    own = {name for name in code if name.endswith(".py")} if found else set()
+    return found - {name for file in own - found for name in code_digests(file)}
 
 
 def weight_code(code: Mapping[str, str], exempt: Collection[str] = ()) -> dict[str, str]:

@@ -1,27 +1,25 @@
 """From which step a training must be repeated after an edit: the fingerprints of two trainings differ from there on, and not before."""
 
 import dataclasses
-import json
 from typing import Any
 
 import pytest
 from test_batches import lengths
 
 from snaketrain.config.schema import Model, Train
-from snaketrain.orchestration import code_digest
-from snaketrain.runtime.manifests import Manifest
-from snaketrain.training import trajectory
-from snaketrain.training.early_stopping import evaluations
-from snaketrain.training.plan import Plan
-from snaketrain.training.trajectory import (
+from snaketrain.extras.shared_steps import trajectory
+from snaketrain.extras.shared_steps.trajectory import (
     BY_THE_RATES,
     EXECUTION,
     WITHOUT_EFFECT,
-    Execution,
     Trajectory,
-    execution_differences,
+    observing_files,
     trajectory_of,
 )
+from snaketrain.orchestration import code_digest
+from snaketrain.runtime.manifests import Manifest
+from snaketrain.training.execution import Execution, execution_differences
+from snaketrain.training.plan import Plan
 
 STEPS, NEVER = 40, 41
 CODE = dict.fromkeys(("snaketrain.training.step", "snaketrain.tasks.metrics", "snaketrain.training.early_stopping", "mine.py"), "1")
@@ -43,14 +41,12 @@ def made(
 ) -> Trajectory:  # fmt: skip
     """The trajectory of a training, which these change."""
     settings = Train.model_validate(BASE | (train or {}))
-    counted = others.get("evaluations_count", False)
     data = Manifest("prepare_data", "", {}, {}, FILES | (files or {}), FACTS | (facts or {}))
     execution = others.pop("execution", HERE)
-    plan = Plan.of(settings, lengths(320))
     return trajectory_of(
         {"model": Model.model_validate({"use": "transformers.BertModel"} | (model or {})).as_json, "train": settings.as_json},
         code or CODE, others.pop("inputs", {}), data, execution,
-        lambda step: plan.content(step, counted), **others,
+        Plan.of(settings, lengths(320)), **others,
     )  # fmt: skip
 
 
@@ -198,35 +194,19 @@ def test_the_listed_modules_exist():
 
 
 def test_a_file_of_an_observer_counts_where_another_one_imports_it(tmp_path, monkeypatch):
-    from snaketrain.runtime.stages import Job, JobSettings
-    from train_model import observing_files
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "watch.py").write_text("SCALE = 2\n")
     (tmp_path / "mine.py").write_text("import math\n")
     settings = {"train": Train.model_validate({"task": "mine.py:Mine", "callbacks": OBSERVER}).as_json}
-    job = Job(tmp_path / "manifest.json", JobSettings("train_model", settings, {"mine.py": "1", "watch.py": "1"}))
-    assert observing_files(job, {0}) == {"watch.py"} and observing_files(job, set()) == set()
+    code = ("mine.py", "watch.py")
+    assert observing_files(settings, code, {0}) == {"watch.py"} and observing_files(settings, code, ()) == set()
     code_digest._cached_read.cache_clear()
     code_digest._is_beside.cache_clear()
     (tmp_path / "mine.py").write_text("from watch import SCALE\n")
-    assert observing_files(job, {0}) == set()
+    assert observing_files(settings, code, {0}) == set()
 
 
 def test_fingerprints_are_the_same_in_any_order_of_the_steps():
     steps = [20, 3, 40, 20, 7, 0]
     assert [made().at(step) for step in steps] == list(map(made().at, steps))
     assert len({made().at(step) for step in steps}) == len(set(steps))
-
-
-def test_evaluations_by_other_code_are_not_valid(tmp_path):
-    """Code may change between two attempts of one training."""
-    events: list[dict[str, Any]] = [
-        {"event": "eval", "step": 2, "metrics": {"loss": 2.0}, "attempt": -1},  # taken over
-        {"event": "attempt", "resume_step": 2, "measures": "old"},
-        {"event": "eval", "step": 4, "metrics": {"loss": 4.0}},
-        {"event": "attempt", "resume_step": 4, "measures": "new"},
-        {"event": "eval", "step": 6, "metrics": {"loss": 6.0}},
-    ]
-    (tmp_path / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    assert sorted(evaluations(tmp_path, "new")) == [6] and sorted(evaluations(tmp_path, "old")) == [2, 4]
