@@ -34,17 +34,13 @@ if TYPE_CHECKING:
     from snaketrain.tasks.metric_names import Modes
     from snaketrain.training.callbacks import Callback
     from snaketrain.training.checkpoints.ranking import Selection
-    from snaketrain.training.execution import Execution
     from snaketrain.training.plan import Plan
     from snaketrain.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A start of a training, for `before_attempt(attempt)` of the extras, which returns the callbacks that they add to it.
-
-    On rank 0, in its own folder, before the journal is open.
-    """
+    """A start of a training, for `before_attempt(attempt)` of the extras: on rank 0, before the journal is open. It returns callbacks."""
 
     arguments: argparse.Namespace  # with those that the extras have added
     job: stages.Job
@@ -53,7 +49,7 @@ class Attempt:
     task: "Task"
     plan: "Plan"
     selection: "Selection"
-    execution: "Execution"
+    execution: JsonObject
     until: int | None  # the last step to take now, from which another start continues
 
 
@@ -192,18 +188,15 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     if first:
         attempt = Attempt(args, job, data, inputs, task, plan, selection, execution, until)
         of_extras = [callback for extra in modules("training") for callback in extra.before_attempt(attempt)]
-        about |= {"execution": execution.content()} | executed_otherwise(folder, execution) | ({"mixed": job.mixed} if job.mixed else {})
+        about |= {"execution": execution} | executed_otherwise(folder, execution) | ({"mixed": job.mixed} if job.mixed else {})
     strategy.wait()  # for the checkpoints
     journals = open_journals(folder, strategy, partial(check, folder), about | {"metric": metric}, own_files)
     journals[0].listeners.append(recorder_of_loaded(folder))
     options = TrainerOptions(
         selection=selection, keep_best=args.keep, checkpoint_format=args.checkpoint_format, log_every=args.log_every,
-        callbacks=[
-            *default_callbacks(args.run_name, folder, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
-            *of_extras,
-        ],
-        reduce_batch_on_oom=args.reduce_batch_on_oom, until=until,
-        resume_changed=bool(job.mixed),
+        callbacks=of_extras
+        + default_callbacks(args.run_name, folder, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
+        reduce_batch_on_oom=args.reduce_batch_on_oom, until=until, resume_changed=bool(job.mixed),
         loader=Loader.of(args.loader_workers, pin_memory=strategy.device.type == "cuda"), stop=stop.requested, clock=Clock(started),
     )  # fmt: skip
     trainer = Trainer.from_settings(
@@ -265,12 +258,12 @@ def versions_of_steps(folder: Path) -> dict[str, str]:
     return one_after_the_other(each["execution"]["versions"] for each in took_steps or attempts)
 
 
-def executed_otherwise(folder: Path, execution: "Execution") -> JsonObject:
+def executed_otherwise(folder: Path, execution: JsonObject) -> JsonObject:
     """For the journal of a training that resumes itself, in what it is executed otherwise than before."""
     from snaketrain.training.execution import execution_differences
 
     before = (last_attempt(folder / "journal.jsonl") or {}).get("execution")
-    if not before or not (different := execution_differences(before, execution.content())):
+    if not before or not (different := execution_differences(before, execution)):
         return {}
     message = f"resumes executed otherwise ({'; '.join(different)}): equal up to rounding only"
     logging.warning("warning: %s", message)

@@ -120,7 +120,6 @@ def logged(metrics: dict[str, float], metric: str, needs: str) -> float:
 
 # --- Evaluations that need not be repeated, by the journal.
 
-JOURNAL = "journal.jsonl"
 Evaluations = dict[int, dict[str, float]]
 
 
@@ -128,7 +127,7 @@ def evaluations(folder: Path, counts: Callable[[Event], bool] = lambda attempt: 
     """By step, those of the last attempt that has taken the step; `counts`: whether those of an attempt do."""
     found: Evaluations = {}
     counted = True  # what was taken over is before the first attempt
-    for event in all_events(folder / JOURNAL):
+    for event in all_events(folder / "journal.jsonl"):
         if event.get("event") == "eval" and counted:
             found[event["step"]] = event["metrics"]
         elif event.get("event") == "attempt":
@@ -156,9 +155,8 @@ def evaluate_taken_over(trainer: "Trainer") -> None:
     if not checkpoints.taken_over:
         return
     found = [int(step) for step, metrics in checkpoints.metrics().items() if metrics is None] if state.rank == 0 else []
-    steps = list(filter(trainer.plan.evaluates_at, state.strategy.all_gather_object(found)[0]))
-    if trainer.owed and last in steps:
-        steps.remove(last)
+    found = state.strategy.all_gather_object(found)[0]
+    steps = [step for step in found if trainer.plan.evaluates_at(step) and not (step == last and trainer.owed)]
     task: dict[str, Stateful] = {"task": state.task}
     for step in steps:
         checkpoints.load(state, step, task)

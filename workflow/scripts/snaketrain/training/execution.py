@@ -1,8 +1,6 @@
-"""How a training is executed: all that its losses depend on by rounding."""
+"""How a training is executed: all that decides how its steps are rounded."""
 
-import json
 import platform
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,32 +16,16 @@ if TYPE_CHECKING:
     from snaketrain.strategies.base import Strategy
 
 
-@dataclass(frozen=True)
-class Execution:
-    """All that decides how a step is rounded."""
-
-    strategy: str
-    arguments: JsonObject  # of the strategy
-    processes: int
-    nodes: int
-    accumulate: int
-    precision: str
-    devices: list[str]  # their kinds
-    versions: dict[str, str]
-
-    def content(self) -> JsonObject:
-        content: JsonObject = json.loads(json.dumps(hidden_in(vars(self))))  # as it is read from a checkpoint
-        return content
-
-
-def execution_of(train: "Train", strategy: "Strategy") -> Execution:
+def execution_of(train: "Train", strategy: "Strategy") -> JsonObject:
     """How this training is executed. All ranks take part, since each may run on another machine."""
     ranks = strategy.all_gather_object((platform.node(), kind_of(strategy.device)))
     nodes, devices = ({rank[number] for rank in ranks} for number in (0, 1))
-    return Execution(
-        type(strategy).__name__, train.strategy.arguments, strategy.world_size, len(nodes), train.accumulate, strategy.precision,
-        sorted(devices), all_installed() | imported_packages(),
-    )  # fmt: skip
+    execution: JsonObject = {
+        "strategy": type(strategy).__name__, "arguments": train.strategy.arguments, "processes": strategy.world_size, "nodes": len(nodes),
+        "accumulate": train.accumulate, "precision": strategy.precision, "devices": sorted(devices),
+        "versions": all_installed() | imported_packages(),
+    }  # fmt: skip
+    return {name: hidden_in(value, name) for name, value in execution.items()}  # as it is read from a journal
 
 
 def kind_of(device: torch.device) -> str:

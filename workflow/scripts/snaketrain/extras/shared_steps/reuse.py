@@ -67,7 +67,7 @@ class Beginning:
 
     def would_compute(self, attempt: Event) -> bool:
         """Whether this training would have computed the same as an attempt of another one on its trajectory."""
-        return "mixed" not in attempt and attempt.get("execution") == self.trajectory.execution.content()
+        return "mixed" not in attempt and attempt.get("execution") == self.trajectory.execution
 
     @cached_property
     def evaluated_steps(self) -> list[int]:
@@ -83,15 +83,14 @@ class Source:
     evaluations: Evaluations
 
 
-def reuse_steps(folder: Path, trajectory: Trajectory, plan: Plan, stopping: EarlyStopping | None, trunk: Path | None = None) -> None:
+def reuse_steps(begun: Beginning, trunk: Path | None = None) -> None:
     """Where this training has not begun yet, take over the checkpoints of another one. For rank 0, before the journal is opened.
 
     `trunk`: the folder of the training whose steps it is meant to take over.
     """
-    if not plan.steps or last_attempt(folder / "journal.jsonl") is not None:
+    if not begun.plan.steps or last_attempt(begun.folder / "journal.jsonl") is not None:
         return
-    begun = Beginning(folder, trajectory, plan, stopping)
-    reused = reuse(begun, trainings_beside(folder))
+    reused = reuse(begun, trainings_beside(begun.folder))
     for line in (reused.message, reused.missing) if reused else ():
         if line:
             logging.info("%s", line)
@@ -105,9 +104,8 @@ def refusal(begun: Beginning, trunk: Path) -> str:
     """Why the steps of a trunk cannot be taken over."""
     states = [state for path in sorted(trunk.glob("checkpoints/step-*")) if (state := state_of(path))]
     for state in states:
-        if begun.trajectory.follows(state["step"], record := recorded(state)):
-            assert record
-            different = execution_differences(record["execution"], begun.trajectory.execution.content())
+        if (record := recorded(state)) and begun.trajectory.follows(state["step"], record):
+            different = execution_differences(record["execution"], begun.trajectory.execution)
             return f"it is executed otherwise ({'; '.join(different)})" if different else "its checkpoints are damaged"
     return "its settings, data or code are others" if states else "its checkpoints are gone"
 

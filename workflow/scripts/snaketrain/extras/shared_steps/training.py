@@ -16,17 +16,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def before_attempt(attempt: "Attempt") -> "list[Callback]":
-    from snaketrain.extras.shared_steps.reuse import reuse_steps
+    from snaketrain.extras.shared_steps.reuse import Beginning, reuse_steps
     from snaketrain.extras.shared_steps.trajectory import Fingerprints, trajectory_of_attempt
     from snaketrain.extras.shared_steps.trunks import record_trunk
     from snaketrain.training.building import early_stopping
 
-    trunk: Path | None = attempt.arguments.trunk
-    folder, plan = attempt.job.folder, attempt.plan
+    folder, plan, trunk = attempt.job.folder, attempt.plan, attempt.arguments.trunk
     if attempt.until is None:  # a rung leaves that to the training which continues it
         record_trunk(folder, trunk)
     if attempt.job.mixed:  # its weights also follow from settings or code that it had before
         return []
     trajectory = trajectory_of_attempt(attempt)
-    reuse_steps(folder, trajectory, plan, early_stopping(plan.train, attempt.selection), trunk and trunk.parent)
+    reuse_steps(Beginning(folder, trajectory, plan, early_stopping(plan.train, attempt.selection)), trunk and trunk.parent)
     return [Fingerprints(trajectory, folder / "checkpoints")]

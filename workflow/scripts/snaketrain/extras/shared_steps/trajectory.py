@@ -23,7 +23,6 @@ from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tasks.base import Task
 from snaketrain.training.callbacks import Callback
 from snaketrain.training.checkpoints.ranking import CheckpointState, read_state
-from snaketrain.training.execution import Execution
 from snaketrain.training.plan import Plan, folder_name
 from snaketrain.training.state import TrainState
 
@@ -45,23 +44,14 @@ WITHOUT_EFFECT = (
     "bad_steps_allowed",  # compared with what has happened: see `Record.bad_steps`
     "rollbacks_allowed",
 )
-EXECUTION = ("strategy", "accumulate", "precision")  # compared as they are executed: see `Execution`
+EXECUTION = ("strategy", "accumulate", "precision")  # compared as they are executed
 EVALUATION_ARGUMENTS = {"module": "metrics", "causal_lm": "generate", "seq2seq": "generate"}  # of tasks, by name
 
 # modules that decide no weights: they measure ...
-MEASURING = (
-    "snaketrain.tasks.metric_names",
-    "snaketrain.tasks.metrics",
-    "snaketrain.training.evaluation",
-)
+MEASURING = ("snaketrain.tasks.metric_names", "snaketrain.tasks.metrics", "snaketrain.training.evaluation")
 # ... or decide when a training ends, what it reports, and the learning rates, which are compared themselves. What else the metrics decide is
 # in `early_stopping` too, and counts where they decide anything.
-NOT_MEASURING = (
-    "snaketrain.training.early_stopping",
-    "snaketrain.training.execution",
-    "snaketrain.training.metric_window",
-    "snaketrain.training.schedules",
-)
+NOT_MEASURING = tuple(f"snaketrain.training.{name}" for name in ("early_stopping", "execution", "metric_window", "schedules"))
 
 # what a manifest of prepared data has besides the training data
 OTHER_FILES = ("dev.", "test.", "report.json")
@@ -82,12 +72,11 @@ class Trajectory:
     """The fingerprints of one training."""
 
     def __init__(
-        self, base: str, measures: str, execution: Execution, bad_steps_allowed: int, step_content: Callable[[int], bytes],
+        self, base: str, measures: str, execution: JsonObject, bad_steps_allowed: int, step_content: Callable[[int], bytes],
         planned: Collection[str] = (),
     ):  # fmt: skip
         """`step_content`: what joins the chain at a step; `planned`: the modules and files whose code is in the fingerprint, or does not matter."""
-        self.planned = planned
-        self.base, self.measures, self.execution = base, measures, execution
+        self.measures, self.execution, self.planned = measures, execution, planned
         self.bad_steps_allowed, self.step_content = bad_steps_allowed, step_content
         self._chains = {0: hashlib.sha256(base.encode())}  # as they are after some steps
 
@@ -102,15 +91,15 @@ class Trajectory:
         return self._chains[step].hexdigest()[:32]
 
     def record(self, step: int, bad_steps: int) -> Record:
-        return {"fingerprint": self.at(step), "measures": self.measures, "bad_steps": bad_steps, "execution": self.execution.content()}
+        return {"fingerprint": self.at(step), "measures": self.measures, "bad_steps": bad_steps, "execution": self.execution}
 
     def contains(self, step: int, record: Record | None) -> bool:
         """Whether this training has the recorded weights at this step, bit for bit."""
-        return record is not None and self.follows(step, record) and record["execution"] == self.execution.content()
+        return record is not None and self.follows(step, record) and record["execution"] == self.execution
 
-    def follows(self, step: int, record: Record | None) -> bool:
+    def follows(self, step: int, record: Record) -> bool:
         """Whether it has these weights at this step up to rounding: it may be executed otherwise."""
-        return record is not None and record["bad_steps"] <= self.bad_steps_allowed and record["fingerprint"] == self.at(step)
+        return record["bad_steps"] <= self.bad_steps_allowed and record["fingerprint"] == self.at(step)
 
 
 class Fingerprints(Callback):
@@ -128,11 +117,10 @@ class Fingerprints(Callback):
             self.apply = self.trajectory.contains(state.step, recorded(read_state(self.checkpoints / folder_name(state.step))))
 
     def facts(self, trainer: "Trainer") -> JsonObject:
-        """None if the weights also follow from when memory ran out, or from which checkpoint there was to roll back to."""
-        nonfinite = trainer.nonfinite
-        if not self.apply or trainer.accumulation.number != trainer.train.accumulate or nonfinite.rollbacks:
+        """Nothing if the weights also follow from when memory ran out, or from which checkpoint there was to roll back to."""
+        if not self.apply or trainer.accumulation.number != trainer.train.accumulate or trainer.nonfinite.rollbacks:
             return {}
-        return dict(self.trajectory.record(trainer.state.step, nonfinite.longest))
+        return dict(self.trajectory.record(trainer.state.step, trainer.nonfinite.longest))
 
 
 def recorded(state: CheckpointState) -> Record | None:
@@ -141,13 +129,12 @@ def recorded(state: CheckpointState) -> Record | None:
 
 
 def trajectory_of_attempt(attempt: "Attempt") -> Trajectory:
-    settings, code, train = attempt.job.given.settings, attempt.job.given.code, attempt.plan.train
+    given, train, observing = attempt.job.given, attempt.plan.train, observers(attempt.plan.train)
     inputs = {role: content for role, content in attempt.inputs.items() if role != "data"}
-    observing, selection = observers(train), attempt.selection
+    cadence: JsonObject = {"log_every": attempt.arguments.log_every, **vars(attempt.selection)}
     return trajectory_of(
-        settings, code, inputs, attempt.data, attempt.execution, attempt.plan, observing, observing_files(settings, code, observing),
-        {"log_every": attempt.arguments.log_every, "metric": selection.metric, "mode": selection.mode},
-        evaluations_count(train, attempt.task),
+        given.settings, given.code, inputs, attempt.data, attempt.execution, attempt.plan,
+        observing, observing_files(given.settings, given.code, observing), cadence if evaluations_count(train, attempt.task) else None,
     )  # fmt: skip
 
 
@@ -164,19 +151,16 @@ def evaluations_count(train: Train, task: Task) -> bool:
 
 
 def trajectory_of(
-    settings: JsonObject, code: Mapping[str, str], inputs: dict[str, str], data: Manifest, execution: Execution,
-    plan: Plan, observers: Collection[int] = (), exempt: Collection[str] = (), cadence: JsonObject | None = None, evaluations_count: bool = False,
+    settings: JsonObject, code: Mapping[str, str], inputs: dict[str, str], data: Manifest, execution: JsonObject, plan: Plan,
+    observers: Collection[int] = (), exempt: Collection[str] = (), cadence: JsonObject | None = None,
 ) -> Trajectory:  # fmt: skip
     """`inputs`: digests of the weights to start from; `observers`: the numbers of callbacks that only observe; `exempt`: the files of these.
 
-    `cadence`: what else decides when something is evaluated, saved or logged. `evaluations_count`: evaluations, checkpoints or logged
-    figures change the training, so that whatever decides them counts.
+    `cadence`: what else decides when something is evaluated, saved or logged, where that changes the weights, so that all of it counts.
     """
     measures = digest(
         VERSION, data_digest(data, "dev"), measuring_settings(settings), {name: now for name, now in code.items() if name in MEASURING}
     )
-    moments = (*EXECUTION, *BY_THE_RATES, "rollbacks_allowed", "early_stopping")
-    when = digest(settings | {"train": without(settings["train"], moments)}, cadence or {})
     parts: JsonObject = {
         "version": VERSION,
         "settings": weight_settings(settings, observers),
@@ -184,15 +168,16 @@ def trajectory_of(
         "inputs": inputs,
         "data": data_digest(data, "train"),
     }
-    if evaluations_count:
+    if cadence is not None:
+        moments = (*EXECUTION, *BY_THE_RATES, "rollbacks_allowed", "early_stopping")
         parts |= {
-            "when": when,
+            "when": digest(settings | {"train": without(settings["train"], moments)}, cadence),
             "measures": measures,
             "schedule": settings["train"]["schedule"],
             "deciding": code.get("snaketrain.training.early_stopping"),
         }
-    each_step = partial(step_content, plan, cadence=evaluations_count)
-    return Trajectory(digest(parts), measures, execution, settings["train"]["bad_steps_allowed"], each_step, frozenset(code))
+    content = partial(step_content, plan, cadence=cadence is not None)
+    return Trajectory(digest(parts), measures, execution, settings["train"]["bad_steps_allowed"], content, frozenset(code))
 
 
 def step_content(plan: Plan, step: int, cadence: bool) -> bytes:

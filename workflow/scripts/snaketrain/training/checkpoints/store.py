@@ -75,13 +75,9 @@ class Checkpoints:
         return self.restored is not None and "settings" not in self.restored
 
     def save(
-        self,
-        state: TrainState,
-        metrics: dict[str, float] | None,
-        stateful: dict[str, Stateful],
-        ended: str = "",
+        self, state: TrainState, metrics: dict[str, float] | None, stateful: dict[str, Stateful], ended: str = "",
         callbacks: dict[str, JsonObject] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """All ranks take part; writing continues in the background. `ended`: why a callback has ended the training here; `callbacks`: what they say of it."""
         self.finish()
         if write := self.format.collect(state, stateful):

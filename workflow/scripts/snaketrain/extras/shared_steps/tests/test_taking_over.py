@@ -9,10 +9,9 @@ from snaketrain.extras.shared_steps.trajectory import Trajectory
 from snaketrain.runtime.journal import as_line
 from snaketrain.runtime.manifests import write_json
 from snaketrain.training.early_stopping import evaluations
-from snaketrain.training.execution import Execution
 from snaketrain.training.plan import Plan
 
-HERE = Execution("Single", {}, 1, 1, 1, "fp32", ["a CPU, 1 threads"], {"torch": "2.13"})
+HERE = {"strategy": "Single", "processes": 1}
 
 
 def beginning(folder: Path) -> Beginning:
@@ -42,14 +41,13 @@ def test_an_evaluation_of_lost_weights_is_not_taken_over():
 
 def test_evaluations_that_were_computed_otherwise_are_not_taken_over(tmp_path):
     """A training may resume with other code, or elsewhere."""
-    here = HERE.content()
     events: list[dict[str, Any]] = [
         {"event": "eval", "step": 2, "metrics": {"loss": 2.0}, "attempt": -1},  # which it has itself taken over
-        {"event": "attempt", "resume_step": 2, "execution": here},
+        {"event": "attempt", "resume_step": 2, "execution": HERE},
         {"event": "eval", "step": 4, "metrics": {"loss": 4.0}},
-        {"event": "attempt", "resume_step": 4, "execution": here | {"processes": 2}},
+        {"event": "attempt", "resume_step": 4, "execution": HERE | {"processes": 2}},
         {"event": "eval", "step": 6, "metrics": {"loss": 6.0}},
-        {"event": "attempt", "resume_step": 6, "execution": here, "mixed": [{"step": 6, "changed": ["code.mine.py"]}]},
+        {"event": "attempt", "resume_step": 6, "execution": HERE, "mixed": [{"step": 6, "changed": ["code.mine.py"]}]},
         {"event": "eval", "step": 8, "metrics": {"loss": 8.0}},
     ]
     (tmp_path / "journal.jsonl").write_text("".join(map(as_line, events)))

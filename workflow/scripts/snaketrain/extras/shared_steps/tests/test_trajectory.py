@@ -1,24 +1,15 @@
 """From which step a training must be repeated after an edit: the fingerprints of two trainings differ from there on, and not before."""
 
-import dataclasses
 from typing import Any
 
 import pytest
-from test_batches import lengths
 
 from snaketrain.config.schema import Model, Train
 from snaketrain.extras.shared_steps import trajectory
-from snaketrain.extras.shared_steps.trajectory import (
-    BY_THE_RATES,
-    EXECUTION,
-    WITHOUT_EFFECT,
-    Trajectory,
-    observing_files,
-    trajectory_of,
-)
+from snaketrain.extras.shared_steps.trajectory import BY_THE_RATES, EXECUTION, WITHOUT_EFFECT, Trajectory, observing_files, trajectory_of
 from snaketrain.orchestration import code_digest
 from snaketrain.runtime.manifests import Manifest
-from snaketrain.training.execution import Execution, execution_differences
+from snaketrain.training.execution import execution_differences
 from snaketrain.training.plan import Plan
 
 STEPS, NEVER = 40, 41
@@ -31,7 +22,10 @@ FACTS = {
 }
 BASE: dict[str, Any] = {"batch_size": 32, "steps": STEPS, "schedule": "constant", "warmup": 10}
 DECAY = {"use": "warmup_stable_decay", "arguments": {"decay": 0.1}}
-HERE = Execution("Single", {}, 1, 1, 1, "fp32", ["a CPU, 1 threads"], {"torch": "2.13", "numpy": "2.3"})
+HERE = {
+    "strategy": "Single", "arguments": {}, "processes": 1, "nodes": 1, "accumulate": 1, "precision": "fp32", "devices": ["a CPU, 1 threads"],
+    "versions": {"torch": "2.13", "numpy": "2.3"},
+}  # fmt: skip
 OBSERVER = [{"use": "watch.py:Watch", "arguments": {"every": 3}}]
 
 
@@ -46,7 +40,7 @@ def made(
     return trajectory_of(
         {"model": Model.model_validate({"use": "transformers.BertModel"} | (model or {})).as_json, "train": settings.as_json},
         code or CODE, others.pop("inputs", {}), data, execution,
-        Plan.of(settings, lengths(320)), **others,
+        Plan.of(settings, [1] * 320), **others,
     )  # fmt: skip
 
 
@@ -123,13 +117,13 @@ def test_prepared_shards_count_by_what_is_trained_on():
 
 def test_if_evaluations_change_the_weights_their_steps_count():
     """For example, because the learning rate falls at a plateau."""
-    first = made(evaluations_count=True)
-    assert parts(first, made(evaluations_count=True)) == NEVER
+    first = made(cadence={})
+    assert parts(first, made(cadence={})) == NEVER
     for train in ({"evaluate_every": 7}, {"save_every": 7}, {"metrics": {"mcc": {"use": "matthews_correlation"}}}):
-        assert parts(first, made(train, evaluations_count=True)) == 1
-    assert parts(first, made(evaluations_count=True, files={"dev.arrow": "2"})) == 1
-    assert parts(first, made(evaluations_count=True, cadence={"log_every": 7})) == 1
-    assert parts(first, made(evaluations_count=True, code=CODE | {"snaketrain.training.early_stopping": "2"})) == 1
+        assert parts(first, made(train, cadence={})) == 1
+    assert parts(first, made(cadence={}, files={"dev.arrow": "2"})) == 1
+    assert parts(first, made(cadence={"log_every": 7})) == 1
+    assert parts(first, made(cadence={}, code=CODE | {"snaketrain.training.early_stopping": "2"})) == 1
 
 
 def test_a_training_that_is_executed_otherwise_takes_over_nothing():
@@ -147,11 +141,11 @@ def test_a_training_that_is_executed_otherwise_takes_over_nothing():
         ({"versions": {"torch": "2.13", "numpy": "2.3", "own": "1"}}, "own none, here 1"),
     ]
     for change, told in others:
-        other = made(execution=dataclasses.replace(HERE, **change))
+        other = made(execution=HERE | change)
         assert parts(made(), other) == NEVER and other.follows(20, record), "equal up to rounding"
         assert not other.contains(20, record)
-        assert execution_differences(record["execution"], other.execution.content()) == [told]
-    assert {field.name for field in dataclasses.fields(Execution)} == {name for change, _ in others for name in change}
+        assert execution_differences(record["execution"], other.execution) == [told]
+    assert HERE.keys() == {name for change, _ in others for name in change}
 
 
 def test_metrics_are_valid_for_the_same_development_data_and_measures():
