@@ -7,6 +7,7 @@ import torch
 from points import make
 
 from snaketrain.training.callbacks import Callback
+from snaketrain.training.checkpoints.ranking import read_state
 from snaketrain.training.trainer import Trainer
 
 WITNESS = """
@@ -55,6 +56,9 @@ class Witness(Callback):
 
     def load_state_dict(self, state):
         self.steps = state["steps"]
+
+    def facts(self, trainer):
+        return {"steps": self.steps, "microbatches": trainer.accumulation.number}
 """
 EVALUATION = ["evaluation_step", "evaluation_step", "evaluation"]  # two batches
 
@@ -82,6 +86,8 @@ def test_hooks_are_called_in_order(tmp_path):
 def test_the_state_of_a_callback_survives_a_stop(tmp_path):
     watched(tmp_path, stops_at=3).fit()
     assert notes(tmp_path)[-4:] == ["step_end 3", "log 3", "checkpoint 3", "train_end 3"]
+    (saved,) = (tmp_path / "run/checkpoints").glob("step-*")
+    assert read_state(saved)["callbacks"] == {"Witness": {"steps": 3, "microbatches": 1}}
     watched(tmp_path).fit()
     # the checkpoint again, since an attempt may be killed before its callbacks hear of it
     assert notes(tmp_path)[:4] == ["train_start, knows 3 3", "checkpoint 3", "step_end 4", "log 4"]

@@ -30,22 +30,26 @@ from snaketrain.tasks.metric_names import mode_of, modes_of
 
 if TYPE_CHECKING:
     from snaketrain.runtime.manifests import Manifest
+    from snaketrain.tasks.base import Task
     from snaketrain.tasks.metric_names import Modes
-    from snaketrain.training.early_stopping import EarlyStopping
+    from snaketrain.training.callbacks import Callback
+    from snaketrain.training.checkpoints.ranking import Selection
     from snaketrain.training.plan import Plan
     from snaketrain.training.trainer import Trainer
-    from snaketrain.training.trajectory import Execution, Trajectory
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A start of a training, for `before_attempt(attempt)` of the extras: on rank 0, in its own folder, before the journal is open."""
+    """A start of a training, for `before_attempt(attempt)` of the extras: on rank 0, before the journal is open. It returns callbacks."""
 
     arguments: argparse.Namespace  # with those that the extras have added
-    folder: Path
+    job: stages.Job
+    data: "Manifest"
+    inputs: dict[str, str]  # as those of Training
+    task: "Task"
     plan: "Plan"
-    trajectory: "Trajectory | None"  # none: its weights also follow from settings or code that it had before
-    stopping: "EarlyStopping | None"
+    selection: "Selection"
+    execution: JsonObject
     until: int | None  # the last step to take now, from which another start continues
 
 
@@ -152,11 +156,11 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     from snaketrain.data.loading.batches import BatchCounts
     from snaketrain.data.loading.examples import open_splits
     from snaketrain.data.loading.loader import Loader
-    from snaketrain.training.building import early_stopping, evaluations_count, make_task, observers, start_strategy
+    from snaketrain.training.building import make_task, start_strategy
     from snaketrain.training.checkpoints.ranking import Selection
+    from snaketrain.training.execution import execution_of
     from snaketrain.training.plan import Plan
     from snaketrain.training.trainer import Trainer, TrainerOptions
-    from snaketrain.training.trajectory import execution_of, trajectory_of
     from snaketrain.training.watching import default_callbacks, open_journals
 
     strategy, splits = start_strategy(train, args.device), open_splits(data, train)
@@ -179,26 +183,20 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     metrics = modes_of(task.metrics, data.facts.get("label_kind"), train.task.use)
     metric = args.keep_best_by or next(iter(metrics), "loss")
     selection = Selection(metric, mode_of(metric, metrics, args.keep_best_mode))
-    execution, observing, counted = execution_of(train, strategy), observers(train), evaluations_count(train, task)
-    trajectory = None if job.mixed else trajectory_of(
-        settings, job.given.code, {role: content for role, content in inputs.items() if role != "data"}, data, execution,
-        partial(plan.content, cadence=counted), observing, observing_files(job, observing),
-        {"log_every": args.log_every, "metric": selection.metric, "mode": selection.mode}, counted,
-    )  # fmt: skip
-    until = plan.step_at(share) if share else None
+    execution, until = execution_of(train, strategy), plan.step_at(share) if share else None
+    of_extras: list[Callback] = []
     if first:
-        attempt = Attempt(args, folder, plan, trajectory, early_stopping(train, selection), until)
-        for extra in modules("training"):
-            extra.before_attempt(attempt)
-        about |= {"execution": execution.content()} | executed_otherwise(folder, execution) | ({"mixed": job.mixed} if job.mixed else {})
+        attempt = Attempt(args, job, data, inputs, task, plan, selection, execution, until)
+        of_extras = [callback for extra in modules("training") for callback in extra.before_attempt(attempt)]
+        about |= {"execution": execution} | executed_otherwise(folder, execution) | ({"mixed": job.mixed} if job.mixed else {})
     strategy.wait()  # for the checkpoints
     journals = open_journals(folder, strategy, partial(check, folder), about | {"metric": metric}, own_files)
     journals[0].listeners.append(recorder_of_loaded(folder))
     options = TrainerOptions(
         selection=selection, keep_best=args.keep, checkpoint_format=args.checkpoint_format, log_every=args.log_every,
-        callbacks=default_callbacks(args.run_name, folder, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
-        reduce_batch_on_oom=args.reduce_batch_on_oom, until=until, trajectory=trajectory,
-        resume_changed=bool(job.mixed),
+        callbacks=of_extras
+        + default_callbacks(args.run_name, folder, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
+        reduce_batch_on_oom=args.reduce_batch_on_oom, until=until, resume_changed=bool(job.mixed),
         loader=Loader.of(args.loader_workers, pin_memory=strategy.device.type == "cuda"), stop=stop.requested, clock=Clock(started),
     )  # fmt: skip
     trainer = Trainer.from_settings(
@@ -260,28 +258,16 @@ def versions_of_steps(folder: Path) -> dict[str, str]:
     return one_after_the_other(each["execution"]["versions"] for each in took_steps or attempts)
 
 
-def executed_otherwise(folder: Path, execution: "Execution") -> JsonObject:
+def executed_otherwise(folder: Path, execution: JsonObject) -> JsonObject:
     """For the journal of a training that resumes itself, in what it is executed otherwise than before."""
-    from snaketrain.training.trajectory import execution_differences
+    from snaketrain.training.execution import execution_differences
 
     before = (last_attempt(folder / "journal.jsonl") or {}).get("execution")
-    if not before or not (different := execution_differences(before, execution.content())):
+    if not before or not (different := execution_differences(before, execution)):
         return {}
-    message = (
-        f"resumes executed otherwise ({'; '.join(different)}): equal up to rounding only, so that no other training takes over its steps"
-    )
+    message = f"resumes executed otherwise ({'; '.join(different)}): equal up to rounding only"
     logging.warning("warning: %s", message)
     return {"warning": message}
-
-
-def observing_files(job: stages.Job, observers: set[int]) -> set[str]:
-    """The user's own files that hold callbacks which only observe, and that none of the other own files imports."""
-    from snaketrain.orchestration.code_digest import code_digests
-    from snaketrain.training.trajectory import files_of_observers
-
-    found = files_of_observers(job.given.settings, observers)
-    own = {name for name in job.given.code if name.endswith(".py")} if found else set()
-    return found - {name for file in own - found for name in code_digests(file)}
 
 
 def peak_memory_mb() -> float:

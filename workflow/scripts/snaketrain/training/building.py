@@ -171,18 +171,6 @@ def early_stopping(train: Train, selection: Selection) -> EarlyStopping | None:
     return EarlyStopping(selection, early.patience, early.min_change) if early else None
 
 
-def observers(train: Train) -> set[int]:
-    """The numbers of the callbacks that declare to only observe."""
-    return {number for number, each in enumerate(train.callbacks) if getattr(load(each.use), "observes_only", False)}
-
-
-def evaluations_count(train: Train, task: Task) -> bool:
-    """Whether evaluations, checkpoints or logged figures can change the weights."""
-    definers = [each for each in type(task).__mro__ if each is not Task and {"validation_epoch", "state_dict"} & vars(each).keys()]
-    keeps_state = any(not vars(each).get("evaluates_only", False) for each in definers)
-    return train.trainer is not None or train.schedule.use == PLATEAU or len(observers(train)) < len(train.callbacks) or keeps_state
-
-
 def make_task(train: Train, facts: JsonObject | None = None) -> Task:
     """With the `facts` of the data, the task also measures `train.metrics`."""
     task: Task = load(train.task.use, "tasks")(**resolved(train.task.arguments))

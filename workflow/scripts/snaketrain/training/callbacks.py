@@ -1,8 +1,13 @@
 """Hooks to watch a training, or end it early, without changing the loop."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.state import StateDict, StepOutcome, TrainState
+
+if TYPE_CHECKING:
+    from snaketrain.training.trainer import Trainer
 
 
 class Callback:
@@ -45,6 +50,10 @@ class Callback:
     def load_state_dict(self, state: StateDict) -> None:
         """The inverse of `state_dict`."""
 
+    def facts(self, trainer: "Trainer") -> JsonObject:
+        """What `state.json` of a checkpoint says under `callbacks` and the name of this class, to whoever reads it without torch."""
+        return {}
+
 
 class Callbacks:
     """Several callbacks; the state of each is kept under the name of its class."""
@@ -70,6 +79,9 @@ class Callbacks:
         for key, callback in self._by_name().items():
             if key in state:
                 callback.load_state_dict(state[key])
+
+    def facts(self, trainer: "Trainer") -> dict[str, JsonObject]:
+        return {key: said for key, callback in self._by_name().items() if (said := callback.facts(trainer))}
 
     def _by_name(self) -> dict[str, Callback]:
         names = [type(callback).__name__ for callback in self.callbacks]

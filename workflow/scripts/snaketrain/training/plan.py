@@ -2,7 +2,6 @@
 
 import bisect
 import inspect
-import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -134,12 +133,6 @@ class Plan:
     def group_rates_at(self, step: int) -> dict[int, float]:
         """The rates of the groups that have a schedule of their own."""
         return {number: self._rate(schedule, step) for number, schedule in self.group_schedules.items()}
-
-    def content(self, step: int, cadence: bool) -> bytes:
-        """What a step adds to the fingerprint of a training, to the last bit; `cadence`: also what happens after it."""
-        rates = [self.learning_rate_at(step), *(part for group in sorted(self.group_rates_at(step).items()) for part in group)]
-        after = [self.evaluates_at(step), self.saves_at(step), step == self.steps] if cadence else []
-        return struct.pack(f"<{len(rates)}d{len(after)}?", *rates, *after)
 
     def _rate(self, schedule: Schedule, step: int) -> float:
         done = step - 1

@@ -34,13 +34,12 @@ from snaketrain.training.callbacks import Callback, Callbacks
 from snaketrain.training.checkpoints.formats import FormatName, make_format
 from snaketrain.training.checkpoints.ranking import BY_LOSS, BestMetric, Selection
 from snaketrain.training.checkpoints.store import Checkpoints
-from snaketrain.training.early_stopping import EarlyStopping, KnownEvaluations
+from snaketrain.training.early_stopping import EarlyStopping, evaluate_taken_over, replay_evaluations
 from snaketrain.training.evaluation import evaluate
 from snaketrain.training.metric_window import MetricWindow
 from snaketrain.training.plan import Plan, PlannedStep, PlannedSteps, folder_name
 from snaketrain.training.state import Stateful, StepOutcome, TrainState
 from snaketrain.training.step import Accumulation, NonfiniteSteps, train_step
-from snaketrain.training.trajectory import Record, Trajectory
 from snaketrain.training.watching import open_journals
 from snaketrain.training.weight_average import averages_in_place
 
@@ -56,7 +55,6 @@ class TrainerOptions:
     log_every: int = 10
     reduce_batch_on_oom: bool = False
     until: int | None = None  # the last step to take now; it is saved, and another start continues from there
-    trajectory: Trajectory | None = None  # fingerprints for the checkpoints, by which other trainings may continue from them
     resume_changed: bool = False  # continue a training that was begun with other settings, whose result is then that of neither
     loader: Loader = field(default_factory=Loader)
     stop: Callable[[], bool] = lambda: False  # asked on each rank, at each step and each batch of an evaluation
@@ -75,13 +73,12 @@ class Trainer:
         self.options = options = options or TrainerOptions()
         self.journal, self.rank_journal = journals
         self.callbacks, self.clock = Callbacks(options.callbacks), options.clock
-        self.trajectory = options.trajectory
         format = make_format(options.checkpoint_format, state.strategy)
         self.checkpoints = Checkpoints(
             folder / "checkpoints", options.selection, options.keep_best, format, self.journal.sync, plan.branch_steps,
             deciding_settings({"train": train.model_dump(mode="json")} | (settings or {})), options.resume_changed,
         )  # fmt: skip
-        self.best, self.known = BestMetric(options.selection), KnownEvaluations(folder)
+        self.best = BestMetric(options.selection)
         self.accumulation = Accumulation(folder, train.accumulate, options.reduce_batch_on_oom, train.seed)
         self.planned = PlannedSteps(state, data.train, plan, self.accumulation, options.loader, options.clock, self.requests)
         self.window = MetricWindow(state.strategy)
@@ -133,7 +130,7 @@ class Trainer:
             self.resume()
             task.on_worker_start()
             self.callbacks.call("on_train_start", state)
-            self.known.measure(self)
+            evaluate_taken_over(self)
             self.clock.to("steps")
             if state.step:
                 self.report_checkpoint(state.step)  # the last attempt may have been killed before it did
@@ -225,13 +222,10 @@ class Trainer:
             )
         if saved := self.checkpoints.restored:
             state.finished_early = saved.get("ended", "")
-            if self.trajectory and not self.trajectory.contains(step, saved.get("trajectory")):
-                self.trajectory = None  # these weights also follow from how the training was executed, so no other one has them
-        self.known.replay(self)
-        measures = self.trajectory.measures if self.trajectory else None
+        replay_evaluations(self)
         self.journal.begin(
             step, steps=plan.last, processes=state.strategy.world_size, data_parallel_size=state.strategy.data_parallel_size,
-            precision=state.strategy.precision, measures=measures,
+            precision=state.strategy.precision,
         )  # fmt: skip
         self.rank_journal.begin(step)
         examples = f"{len(self.data.train)} examples" if isinstance(self.data.train, Sized) else "a stream"
@@ -305,7 +299,7 @@ class Trainer:
         self.share_buffers()
         self.journal.sync()  # a checkpoint must not be ahead of the journal
         with self.window.paused(), self.clock.during("saving"):
-            self.checkpoints.save(self.state, metrics, self.stateful, self.ended_by_callback, self.record())
+            self.checkpoints.save(self.state, metrics, self.stateful, self.ended_by_callback, self.callbacks.facts(self))
         self.saved_at = time.monotonic()
 
     @property
@@ -313,13 +307,6 @@ class Trainer:
         """Why one of the user's callbacks has ended the training; early stopping decides again when it is resumed."""
         early = any(isinstance(callback, EarlyStopping) and callback.decided for callback in self.callbacks.callbacks)
         return "" if early else self.state.finished_early
-
-    def record(self) -> Record | None:
-        """None if the weights also follow from when memory ran out, or from which checkpoint there was to roll back to."""
-        trajectory, nonfinite = self.trajectory, self.nonfinite
-        if trajectory is None or self.accumulation.number != self.train.accumulate or nonfinite.rollbacks:
-            return None
-        return trajectory.record(self.state.step, nonfinite.longest)
 
     def requests(self) -> tuple[bool, bool]:
         """Whether this rank is asked to stop, and whether it is time to save; ranks exchange both a step ahead."""

@@ -74,7 +74,7 @@ def up_to(step: int, parts: tuple[Stretch, ...]) -> tuple[Stretch, ...]:
     return tuple(Stretch(part.rates, min(part.last, step)) for part in begun)
 
 
-HOOKS = ("validation_epoch", "state_dict")  # of a task, as in training/building.py
+HOOKS = ("validation_epoch", "state_dict")  # of a task, as in trajectory.py
 TASK = PACKAGE / "tasks/base.py"
 
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from snaketrain.extras.shared_steps.trajectory import Fingerprints, Trajectory, recorded
 from snaketrain.runtime.journal import Event, all_events, as_line, last_attempt
 from snaketrain.runtime.loaded_code import changed_files
 from snaketrain.runtime.manifests import PRIVATE_FILE, write_checked, write_text
@@ -22,8 +23,8 @@ from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.checkpoints.publishing import damage, publish_again
 from snaketrain.training.checkpoints.ranking import CheckpointState, read_state
 from snaketrain.training.early_stopping import EarlyStopping, Evaluations, evaluations
+from snaketrain.training.execution import execution_differences
 from snaketrain.training.plan import Plan, folder_name
-from snaketrain.training.trajectory import Trajectory, execution_differences
 
 FILE = "reused.json"  # what is said of it, for MLflow
 # events of steps; attempts and the machine's load were the other training's
@@ -64,6 +65,10 @@ class Beginning:
     plan: Plan
     stopping: EarlyStopping | None = None
 
+    def would_compute(self, attempt: Event) -> bool:
+        """Whether this training would have computed the same as an attempt of another one on its trajectory."""
+        return "mixed" not in attempt and attempt.get("execution") == self.trajectory.execution
+
     @cached_property
     def evaluated_steps(self) -> list[int]:
         return list(filter(self.plan.evaluates_at, range(1, self.plan.steps + 1)))
@@ -78,15 +83,14 @@ class Source:
     evaluations: Evaluations
 
 
-def reuse_steps(folder: Path, trajectory: Trajectory, plan: Plan, stopping: EarlyStopping | None, trunk: Path | None = None) -> None:
+def reuse_steps(begun: Beginning, trunk: Path | None = None) -> None:
     """Where this training has not begun yet, take over the checkpoints of another one. For rank 0, before the journal is opened.
 
     `trunk`: the folder of the training whose steps it is meant to take over.
     """
-    if not plan.steps or last_attempt(folder / "journal.jsonl") is not None:
+    if not begun.plan.steps or last_attempt(begun.folder / "journal.jsonl") is not None:
         return
-    begun = Beginning(folder, trajectory, plan, stopping)
-    reused = reuse(begun, trainings_beside(folder))
+    reused = reuse(begun, trainings_beside(begun.folder))
     for line in (reused.message, reused.missing) if reused else ():
         if line:
             logging.info("%s", line)
@@ -100,9 +104,8 @@ def refusal(begun: Beginning, trunk: Path) -> str:
     """Why the steps of a trunk cannot be taken over."""
     states = [state for path in sorted(trunk.glob("checkpoints/step-*")) if (state := state_of(path))]
     for state in states:
-        if begun.trajectory.follows(state["step"], record := state.get("trajectory")):
-            assert record
-            different = execution_differences(record["execution"], begun.trajectory.execution.content())
+        if (record := recorded(state)) and begun.trajectory.follows(state["step"], record):
+            different = execution_differences(record["execution"], begun.trajectory.execution)
             return f"it is executed otherwise ({'; '.join(different)})" if different else "its checkpoints are damaged"
     return "its settings, data or code are others" if states else "its checkpoints are gone"
 
@@ -131,9 +134,11 @@ def source_of(folder: Path, begun: Beginning) -> Source:
     on_plan = {
         state["step"]: state
         for state in map(state_of, found)
-        if state and 0 < state["step"] <= begun.plan.last and begun.trajectory.contains(state["step"], state.get("trajectory"))
+        if state and 0 < state["step"] <= begun.plan.last and begun.trajectory.contains(state["step"], recorded(state))
     }
-    return Source(folder, on_plan, evaluations(folder, begun.trajectory.measures) if on_plan else {})
+    records = [record for state in on_plan.values() if (record := recorded(state))]
+    alike = records and all(record["measures"] == begun.trajectory.measures for record in records)
+    return Source(folder, on_plan, evaluations(folder, begun.would_compute) if alike else {})
 
 
 def state_of(checkpoint: Path) -> CheckpointState | None:
@@ -191,8 +196,9 @@ def copy_checkpoint(begun: Beginning, source: Path, state: CheckpointState) -> b
     name, measures = folder_name(state["step"]), begun.trajectory.measures
     final = begun.folder / "checkpoints" / name
     state.pop("settings", None)  # which were the other training's; what they have to do with these weights, the fingerprint says
-    if state["trajectory"]["measures"] != measures:
-        state = {**state, "metrics": None, "trajectory": {**state["trajectory"], "measures": measures}}
+    said = state["callbacks"][Fingerprints.__name__]
+    if said["measures"] != measures:
+        state = {**state, "metrics": None, "callbacks": {**state["callbacks"], Fingerprints.__name__: {**said, "measures": measures}}}
     try:
         publish_again(source / "checkpoints" / name, final, state)
         found = damage(final)

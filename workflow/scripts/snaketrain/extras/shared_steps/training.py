@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from snaketrain.training.callbacks import Callback
     from train_model import Attempt
 
 
@@ -14,12 +15,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def before_attempt(attempt: "Attempt") -> None:
-    from snaketrain.extras.shared_steps.reuse import reuse_steps
+def before_attempt(attempt: "Attempt") -> "list[Callback]":
+    from snaketrain.extras.shared_steps.reuse import Beginning, reuse_steps
+    from snaketrain.extras.shared_steps.trajectory import Fingerprints, trajectory_of_attempt
     from snaketrain.extras.shared_steps.trunks import record_trunk
+    from snaketrain.training.building import early_stopping
 
-    trunk: Path | None = attempt.arguments.trunk
+    folder, plan, trunk = attempt.job.folder, attempt.plan, attempt.arguments.trunk
     if attempt.until is None:  # a rung leaves that to the training which continues it
-        record_trunk(attempt.folder, trunk)
-    if attempt.trajectory:
-        reuse_steps(attempt.folder, attempt.trajectory, attempt.plan, attempt.stopping, trunk and trunk.parent)
+        record_trunk(folder, trunk)
+    if attempt.job.mixed:  # its weights also follow from settings or code that it had before
+        return []
+    trajectory = trajectory_of_attempt(attempt)
+    reuse_steps(Beginning(folder, trajectory, plan, early_stopping(plan.train, attempt.selection)), trunk and trunk.parent)
+    return [Fingerprints(trajectory, folder / "checkpoints")]

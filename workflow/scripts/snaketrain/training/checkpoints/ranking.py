@@ -12,7 +12,6 @@ from typing import Any, NotRequired, TypedDict
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.metric_names import rank_key
-from snaketrain.training.trajectory import Record
 
 WEIGHTS, AVERAGES = "weights", "averages"  # folders of a checkpoint in shards
 AVERAGED = ".averaged.safetensors"  # ends the names of whole averaged weights
@@ -79,7 +78,7 @@ class CheckpointState(TypedDict):
     scaler: JsonObject  # of the gradient scaler
     settings: NotRequired[JsonObject]  # under which it was trained; none: taken over from another training
     ended: NotRequired[str]  # why a callback has ended the training here
-    trajectory: NotRequired[Record]  # none: the weights follow from more than the settings and code of one training
+    callbacks: NotRequired[dict[str, JsonObject]]  # what they say of it, by their names
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,6 @@ from snaketrain.training.checkpoints.ranking import (
 )  # fmt: skip
 from snaketrain.training.plan import folder_name
 from snaketrain.training.state import Stateful, TrainState
-from snaketrain.training.trajectory import Record
 
 DAMAGED = "damaged-"  # of what was set aside
 
@@ -70,23 +69,24 @@ class Checkpoints:
         """Whether the restored checkpoint has metrics."""
         return self.restored is not None and self.restored["metrics"] is not None
 
+    @property
+    def taken_over(self) -> bool:
+        """Whether the restored checkpoint is another training's, whose settings were removed from it."""
+        return self.restored is not None and "settings" not in self.restored
+
     def save(
-        self,
-        state: TrainState,
-        metrics: dict[str, float] | None,
-        stateful: dict[str, Stateful],
-        ended: str = "",
-        record: Record | None = None,
-    ) -> None:
-        """All ranks take part; writing continues in the background. `ended`: why a callback has ended the training here."""
+        self, state: TrainState, metrics: dict[str, float] | None, stateful: dict[str, Stateful], ended: str = "",
+        callbacks: dict[str, JsonObject] | None = None,
+    ) -> None:  # fmt: skip
+        """All ranks take part; writing continues in the background. `ended`: why a callback has ended the training here; `callbacks`: what they say of it."""
         self.finish()
         if write := self.format.collect(state, stateful):
             scaler = state.strategy.scaler.state_dict()
             facts = CheckpointState(step=state.step, metrics=metrics, scaler=scaler, settings=self.settings)
             if ended:
                 facts["ended"] = ended
-            if record:
-                facts["trajectory"] = record
+            if callbacks:
+                facts["callbacks"] = callbacks
             self._background.start(partial(self._write, write, facts, state.rank == 0))
 
     def finish(self) -> None:

@@ -1,27 +1,16 @@
 """From which step a training must be repeated after an edit: the fingerprints of two trainings differ from there on, and not before."""
 
-import dataclasses
-import json
 from typing import Any
 
 import pytest
-from test_batches import lengths
 
 from snaketrain.config.schema import Model, Train
+from snaketrain.extras.shared_steps import trajectory
+from snaketrain.extras.shared_steps.trajectory import BY_THE_RATES, EXECUTION, WITHOUT_EFFECT, Trajectory, observing_files, trajectory_of
 from snaketrain.orchestration import code_digest
 from snaketrain.runtime.manifests import Manifest
-from snaketrain.training import trajectory
-from snaketrain.training.early_stopping import evaluations
+from snaketrain.training.execution import execution_differences
 from snaketrain.training.plan import Plan
-from snaketrain.training.trajectory import (
-    BY_THE_RATES,
-    EXECUTION,
-    WITHOUT_EFFECT,
-    Execution,
-    Trajectory,
-    execution_differences,
-    trajectory_of,
-)
 
 STEPS, NEVER = 40, 41
 CODE = dict.fromkeys(("snaketrain.training.step", "snaketrain.tasks.metrics", "snaketrain.training.early_stopping", "mine.py"), "1")
@@ -33,7 +22,10 @@ FACTS = {
 }
 BASE: dict[str, Any] = {"batch_size": 32, "steps": STEPS, "schedule": "constant", "warmup": 10}
 DECAY = {"use": "warmup_stable_decay", "arguments": {"decay": 0.1}}
-HERE = Execution("Single", {}, 1, 1, 1, "fp32", ["a CPU, 1 threads"], {"torch": "2.13", "numpy": "2.3"})
+HERE = {
+    "strategy": "Single", "arguments": {}, "processes": 1, "nodes": 1, "accumulate": 1, "precision": "fp32", "devices": ["a CPU, 1 threads"],
+    "versions": {"torch": "2.13", "numpy": "2.3"},
+}  # fmt: skip
 OBSERVER = [{"use": "watch.py:Watch", "arguments": {"every": 3}}]
 
 
@@ -43,14 +35,12 @@ def made(
 ) -> Trajectory:  # fmt: skip
     """The trajectory of a training, which these change."""
     settings = Train.model_validate(BASE | (train or {}))
-    counted = others.get("evaluations_count", False)
     data = Manifest("prepare_data", "", {}, {}, FILES | (files or {}), FACTS | (facts or {}))
     execution = others.pop("execution", HERE)
-    plan = Plan.of(settings, lengths(320))
     return trajectory_of(
         {"model": Model.model_validate({"use": "transformers.BertModel"} | (model or {})).as_json, "train": settings.as_json},
         code or CODE, others.pop("inputs", {}), data, execution,
-        lambda step: plan.content(step, counted), **others,
+        Plan.of(settings, [1] * 320), **others,
     )  # fmt: skip
 
 
@@ -127,13 +117,13 @@ def test_prepared_shards_count_by_what_is_trained_on():
 
 def test_if_evaluations_change_the_weights_their_steps_count():
     """For example, because the learning rate falls at a plateau."""
-    first = made(evaluations_count=True)
-    assert parts(first, made(evaluations_count=True)) == NEVER
+    first = made(cadence={})
+    assert parts(first, made(cadence={})) == NEVER
     for train in ({"evaluate_every": 7}, {"save_every": 7}, {"metrics": {"mcc": {"use": "matthews_correlation"}}}):
-        assert parts(first, made(train, evaluations_count=True)) == 1
-    assert parts(first, made(evaluations_count=True, files={"dev.arrow": "2"})) == 1
-    assert parts(first, made(evaluations_count=True, cadence={"log_every": 7})) == 1
-    assert parts(first, made(evaluations_count=True, code=CODE | {"snaketrain.training.early_stopping": "2"})) == 1
+        assert parts(first, made(train, cadence={})) == 1
+    assert parts(first, made(cadence={}, files={"dev.arrow": "2"})) == 1
+    assert parts(first, made(cadence={"log_every": 7})) == 1
+    assert parts(first, made(cadence={}, code=CODE | {"snaketrain.training.early_stopping": "2"})) == 1
 
 
 def test_a_training_that_is_executed_otherwise_takes_over_nothing():
@@ -151,11 +141,11 @@ def test_a_training_that_is_executed_otherwise_takes_over_nothing():
         ({"versions": {"torch": "2.13", "numpy": "2.3", "own": "1"}}, "own none, here 1"),
     ]
     for change, told in others:
-        other = made(execution=dataclasses.replace(HERE, **change))
+        other = made(execution=HERE | change)
         assert parts(made(), other) == NEVER and other.follows(20, record), "equal up to rounding"
         assert not other.contains(20, record)
-        assert execution_differences(record["execution"], other.execution.content()) == [told]
-    assert {field.name for field in dataclasses.fields(Execution)} == {name for change, _ in others for name in change}
+        assert execution_differences(record["execution"], other.execution) == [told]
+    assert HERE.keys() == {name for change, _ in others for name in change}
 
 
 def test_metrics_are_valid_for_the_same_development_data_and_measures():
@@ -198,35 +188,19 @@ def test_the_listed_modules_exist():
 
 
 def test_a_file_of_an_observer_counts_where_another_one_imports_it(tmp_path, monkeypatch):
-    from snaketrain.runtime.stages import Job, JobSettings
-    from train_model import observing_files
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "watch.py").write_text("SCALE = 2\n")
     (tmp_path / "mine.py").write_text("import math\n")
     settings = {"train": Train.model_validate({"task": "mine.py:Mine", "callbacks": OBSERVER}).as_json}
-    job = Job(tmp_path / "manifest.json", JobSettings("train_model", settings, {"mine.py": "1", "watch.py": "1"}))
-    assert observing_files(job, {0}) == {"watch.py"} and observing_files(job, set()) == set()
+    code = ("mine.py", "watch.py")
+    assert observing_files(settings, code, {0}) == {"watch.py"} and observing_files(settings, code, ()) == set()
     code_digest._cached_read.cache_clear()
     code_digest._is_beside.cache_clear()
     (tmp_path / "mine.py").write_text("from watch import SCALE\n")
-    assert observing_files(job, {0}) == set()
+    assert observing_files(settings, code, {0}) == set()
 
 
 def test_fingerprints_are_the_same_in_any_order_of_the_steps():
     steps = [20, 3, 40, 20, 7, 0]
     assert [made().at(step) for step in steps] == list(map(made().at, steps))
     assert len({made().at(step) for step in steps}) == len(set(steps))
-
-
-def test_evaluations_by_other_code_are_not_valid(tmp_path):
-    """Code may change between two attempts of one training."""
-    events: list[dict[str, Any]] = [
-        {"event": "eval", "step": 2, "metrics": {"loss": 2.0}, "attempt": -1},  # taken over
-        {"event": "attempt", "resume_step": 2, "measures": "old"},
-        {"event": "eval", "step": 4, "metrics": {"loss": 4.0}},
-        {"event": "attempt", "resume_step": 4, "measures": "new"},
-        {"event": "eval", "step": 6, "metrics": {"loss": 6.0}},
-    ]
-    (tmp_path / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    assert sorted(evaluations(tmp_path, "new")) == [6] and sorted(evaluations(tmp_path, "old")) == [2, 4]

@@ -1,4 +1,4 @@
-"""Fingerprints of the weights at each step: a digest of all that they follow from. Pure functions, which load no torch.
+"""Fingerprints of the weights at each step: a digest of all that they follow from.
 
 Trainings with the same fingerprint at a step that are executed alike have the same weights there, bit for bit, so that none has to
 compute them again. What decides the weights of every step is in `base`; the learning rates join step by step, so that trainings part
@@ -6,25 +6,29 @@ where their rates do. A setting, fact or module that is not listed here as harml
 """
 
 import hashlib
-import json
-import platform
+import struct
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, cast
 
+from snaketrain.config.references import load
+from snaketrain.config.schema import Train
+from snaketrain.config.schema.train import PLATEAU
+from snaketrain.orchestration.code_digest import code_digests
 from snaketrain.runtime import strict_json
-from snaketrain.runtime.credentials import hidden_in
-from snaketrain.runtime.loaded_code import RECORDED, imported_packages
+from snaketrain.runtime.loaded_code import RECORDED
 from snaketrain.runtime.manifests import Manifest, digest
-from snaketrain.runtime.provenance import all_installed
 from snaketrain.runtime.strict_json import Json, JsonObject
+from snaketrain.tasks.base import Task
+from snaketrain.training.callbacks import Callback
+from snaketrain.training.checkpoints.ranking import CheckpointState, read_state
+from snaketrain.training.plan import Plan, folder_name
+from snaketrain.training.state import TrainState
 
 if TYPE_CHECKING:
-    import torch
-
-    from snaketrain.config.schema import Train
-    from snaketrain.strategies.base import Strategy
+    from snaketrain.training.trainer import Trainer
+    from train_model import Attempt
 
 VERSION = 3  # of what is digested here: fingerprints of another version are never equal
 
@@ -40,23 +44,14 @@ WITHOUT_EFFECT = (
     "bad_steps_allowed",  # compared with what has happened: see `Record.bad_steps`
     "rollbacks_allowed",
 )
-EXECUTION = ("strategy", "accumulate", "precision")  # compared as they are executed: see `Execution`
+EXECUTION = ("strategy", "accumulate", "precision")  # compared as they are executed
 EVALUATION_ARGUMENTS = {"module": "metrics", "causal_lm": "generate", "seq2seq": "generate"}  # of tasks, by name
 
 # modules that decide no weights: they measure ...
-MEASURING = (
-    "snaketrain.tasks.metric_names",
-    "snaketrain.tasks.metrics",
-    "snaketrain.training.evaluation",
-)
+MEASURING = ("snaketrain.tasks.metric_names", "snaketrain.tasks.metrics", "snaketrain.training.evaluation")
 # ... or decide when a training ends, what it reports, and the learning rates, which are compared themselves. What else the metrics decide is
 # in `early_stopping` too, and counts where they decide anything.
-NOT_MEASURING = (
-    "snaketrain.training.early_stopping",
-    "snaketrain.training.metric_window",
-    "snaketrain.training.schedules",
-    "snaketrain.training.trajectory",
-)
+NOT_MEASURING = tuple(f"snaketrain.training.{name}" for name in ("early_stopping", "execution", "metric_window", "schedules"))
 
 # what a manifest of prepared data has besides the training data
 OTHER_FILES = ("dev.", "test.", "report.json")
@@ -73,77 +68,15 @@ class Record(TypedDict):
     execution: JsonObject  # how it was computed
 
 
-@dataclass(frozen=True)
-class Execution:
-    """All that decides how a step is rounded: one training takes over the steps of another only where it is equal."""
-
-    strategy: str
-    arguments: JsonObject  # of the strategy
-    processes: int
-    nodes: int
-    accumulate: int
-    precision: str
-    devices: list[str]  # their kinds
-    versions: dict[str, str]
-
-    def content(self) -> JsonObject:
-        content: JsonObject = json.loads(json.dumps(hidden_in(vars(self))))  # as it is read from a checkpoint
-        return content
-
-
-def execution_of(train: "Train", strategy: "Strategy") -> Execution:
-    """How this training is executed. All ranks take part, since each may run on another machine."""
-    ranks = strategy.all_gather_object((platform.node(), kind_of(strategy.device)))
-    nodes, devices = ({rank[number] for rank in ranks} for number in (0, 1))
-    return Execution(
-        type(strategy).__name__, train.strategy.arguments, strategy.world_size, len(nodes), train.accumulate, strategy.precision,
-        sorted(devices), all_installed() | imported_packages(),
-    )  # fmt: skip
-
-
-def kind_of(device: "torch.device") -> str:
-    """Of a GPU its name and the libraries that compute on it; of a CPU its model, instruction set and threads."""
-    import torch
-
-    if device.type == "cuda":
-        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch declares no types
-        return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
-    if device.type == "cpu":
-        return f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
-    return device.type
-
-
-def processor() -> str:
-    """The model of the CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.processor() or platform.machine())
-
-
-def execution_differences(theirs: JsonObject, ours: JsonObject) -> list[str]:
-    """`processes 1, here 2`, for each difference between two executions."""
-    one, other = ({name: value for name, value in each.items() if name != "versions"} | each["versions"] for each in (theirs, ours))
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    return [f"{name} {as_text(one.get(name))}, here {as_text(other.get(name))}" for name in names]
-
-
-def as_text(value: Json) -> str:
-    return "none" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
 class Trajectory:
     """The fingerprints of one training."""
 
     def __init__(
-        self, base: str, measures: str, execution: Execution, bad_steps_allowed: int, step_content: Callable[[int], bytes],
+        self, base: str, measures: str, execution: JsonObject, bad_steps_allowed: int, step_content: Callable[[int], bytes],
         planned: Collection[str] = (),
     ):  # fmt: skip
         """`step_content`: what joins the chain at a step; `planned`: the modules and files whose code is in the fingerprint, or does not matter."""
-        self.planned = planned
-        self.base, self.measures, self.execution = base, measures, execution
+        self.measures, self.execution, self.planned = measures, execution, planned
         self.bad_steps_allowed, self.step_content = bad_steps_allowed, step_content
         self._chains = {0: hashlib.sha256(base.encode())}  # as they are after some steps
 
@@ -158,31 +91,76 @@ class Trajectory:
         return self._chains[step].hexdigest()[:32]
 
     def record(self, step: int, bad_steps: int) -> Record:
-        return {"fingerprint": self.at(step), "measures": self.measures, "bad_steps": bad_steps, "execution": self.execution.content()}
+        return {"fingerprint": self.at(step), "measures": self.measures, "bad_steps": bad_steps, "execution": self.execution}
 
     def contains(self, step: int, record: Record | None) -> bool:
         """Whether this training has the recorded weights at this step, bit for bit."""
-        return record is not None and self.follows(step, record) and record["execution"] == self.execution.content()
+        return record is not None and self.follows(step, record) and record["execution"] == self.execution
 
-    def follows(self, step: int, record: Record | None) -> bool:
+    def follows(self, step: int, record: Record) -> bool:
         """Whether it has these weights at this step up to rounding: it may be executed otherwise."""
-        return record is not None and record["bad_steps"] <= self.bad_steps_allowed and record["fingerprint"] == self.at(step)
+        return record["bad_steps"] <= self.bad_steps_allowed and record["fingerprint"] == self.at(step)
+
+
+class Fingerprints(Callback):
+    """Each checkpoint says which weights it has."""
+
+    observes_only = True
+
+    def __init__(self, trajectory: Trajectory, checkpoints: Path):
+        self.trajectory, self.checkpoints = trajectory, checkpoints
+        self.apply = True
+
+    def on_train_start(self, state: TrainState) -> None:
+        """Where the restored weights also follow from how the training was executed, no other one has these, nor those of later steps."""
+        if state.step:
+            self.apply = self.trajectory.contains(state.step, recorded(read_state(self.checkpoints / folder_name(state.step))))
+
+    def facts(self, trainer: "Trainer") -> JsonObject:
+        """Nothing if the weights also follow from when memory ran out, or from which checkpoint there was to roll back to."""
+        if not self.apply or trainer.accumulation.number != trainer.train.accumulate or trainer.nonfinite.rollbacks:
+            return {}
+        return dict(self.trajectory.record(trainer.state.step, trainer.nonfinite.longest))
+
+
+def recorded(state: CheckpointState) -> Record | None:
+    """What a checkpoint says about its trajectory."""
+    return cast("Record | None", state.get("callbacks", {}).get(Fingerprints.__name__))
+
+
+def trajectory_of_attempt(attempt: "Attempt") -> Trajectory:
+    given, train, observing = attempt.job.given, attempt.plan.train, observers(attempt.plan.train)
+    inputs = {role: content for role, content in attempt.inputs.items() if role != "data"}
+    cadence: JsonObject = {"log_every": attempt.arguments.log_every, **vars(attempt.selection)}
+    return trajectory_of(
+        given.settings, given.code, inputs, attempt.data, attempt.execution, attempt.plan,
+        observing, observing_files(given.settings, given.code, observing), cadence if evaluations_count(train, attempt.task) else None,
+    )  # fmt: skip
+
+
+def observers(train: Train) -> set[int]:
+    """The numbers of the callbacks that declare to only observe."""
+    return {number for number, each in enumerate(train.callbacks) if getattr(load(each.use), "observes_only", False)}
+
+
+def evaluations_count(train: Train, task: Task) -> bool:
+    """Whether evaluations, checkpoints or logged figures can change the weights."""
+    definers = [each for each in type(task).__mro__ if each is not Task and {"validation_epoch", "state_dict"} & vars(each).keys()]
+    keeps_state = any(not vars(each).get("evaluates_only", False) for each in definers)
+    return train.trainer is not None or train.schedule.use == PLATEAU or len(observers(train)) < len(train.callbacks) or keeps_state
 
 
 def trajectory_of(
-    settings: JsonObject, code: Mapping[str, str], inputs: dict[str, str], data: Manifest, execution: Execution,
-    step_content: Callable[[int], bytes], observers: Collection[int] = (), exempt: Collection[str] = (), cadence: JsonObject | None = None, evaluations_count: bool = False,
+    settings: JsonObject, code: Mapping[str, str], inputs: dict[str, str], data: Manifest, execution: JsonObject, plan: Plan,
+    observers: Collection[int] = (), exempt: Collection[str] = (), cadence: JsonObject | None = None,
 ) -> Trajectory:  # fmt: skip
     """`inputs`: digests of the weights to start from; `observers`: the numbers of callbacks that only observe; `exempt`: the files of these.
 
-    `cadence`: what else decides when something is evaluated, saved or logged. `evaluations_count`: evaluations, checkpoints or logged
-    figures change the training, so that whatever decides them counts.
+    `cadence`: what else decides when something is evaluated, saved or logged, where that changes the weights, so that all of it counts.
     """
     measures = digest(
         VERSION, data_digest(data, "dev"), measuring_settings(settings), {name: now for name, now in code.items() if name in MEASURING}
     )
-    moments = (*EXECUTION, *BY_THE_RATES, "rollbacks_allowed", "early_stopping")
-    when = digest(settings | {"train": without(settings["train"], moments)}, cadence or {})
     parts: JsonObject = {
         "version": VERSION,
         "settings": weight_settings(settings, observers),
@@ -190,14 +168,23 @@ def trajectory_of(
         "inputs": inputs,
         "data": data_digest(data, "train"),
     }
-    if evaluations_count:
+    if cadence is not None:
+        moments = (*EXECUTION, *BY_THE_RATES, "rollbacks_allowed", "early_stopping")
         parts |= {
-            "when": when,
+            "when": digest(settings | {"train": without(settings["train"], moments)}, cadence),
             "measures": measures,
             "schedule": settings["train"]["schedule"],
             "deciding": code.get("snaketrain.training.early_stopping"),
         }
-    return Trajectory(digest(parts), measures, execution, settings["train"]["bad_steps_allowed"], step_content, frozenset(code))
+    content = partial(step_content, plan, cadence=cadence is not None)
+    return Trajectory(digest(parts), measures, execution, settings["train"]["bad_steps_allowed"], content, frozenset(code))
+
+
+def step_content(plan: Plan, step: int, cadence: bool) -> bytes:
+    """What a step adds to the fingerprint, to the last bit; `cadence`: also what happens after it."""
+    rates = [plan.learning_rate_at(step), *(part for group in sorted(plan.group_rates_at(step).items()) for part in group)]
+    after = [plan.evaluates_at(step), plan.saves_at(step), step == plan.steps] if cadence else []
+    return struct.pack(f"<{len(rates)}d{len(after)}?", *rates, *after)
 
 
 def without(section: JsonObject, fields: Collection[str]) -> JsonObject:
@@ -231,13 +218,15 @@ def _counted_callbacks(callbacks: list[Json], observers: Collection[int]) -> lis
     return [each for number, each in enumerate(callbacks) if number not in observers]
 
 
-def files_of_observers(settings: JsonObject, observers: Collection[int]) -> set[str]:
-    """The user's own files that hold callbacks which only observe, and nothing else that the settings name."""
+def observing_files(settings: JsonObject, code: Collection[str], observers: Collection[int]) -> set[str]:
+    """The user's own files that hold callbacks which only observe, and nothing that the settings name or the other own files import."""
     callbacks = settings["train"]["callbacks"]
     files = {each["use"].partition(":")[0] for number, each in enumerate(callbacks) if number in observers}
     others = settings | {"train": settings["train"] | {"callbacks": _counted_callbacks(callbacks, observers)}}
     named_elsewhere = strict_json.dumps(others, ensure_ascii=False)
-    return {file for file in files if file.endswith(".py") and file not in named_elsewhere}
+    found = {file for file in files if file.endswith(".py") and file not in named_elsewhere}
+    own = {name for name in code if name.endswith(".py")} if found else set()
+    return found - {name for file in own - found for name in code_digests(file)}
 
 
 def weight_code(code: Mapping[str, str], exempt: Collection[str] = ()) -> dict[str, str]:
