@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = stages.parser("prepare_set", __doc__)
-    parser.add_argument("--place", required=True, metavar="SETTING", help=f"where the configuration names the set, such as {TEST_SET}")
+    parser.add_argument("--place", required=True, metavar="SETTING", help="where the configuration names the set, such as data.test")
     parser.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared training data")
     parser.add_argument("--files", nargs="?", metavar="MANIFEST", help="manifest of the fetched files; not needed for a dataset class")
     parser.add_argument("--threads", type=int, default=1, help="number of CPU cores to use (default: %(default)s)")
