@@ -92,7 +92,7 @@ test-core: .venv/installed-dev
 	$(CURDIR)/$(BIN)/python -m pytest $(IN_TWO) -m 'not slow and not lengthy' tests/unit --ignore tests/unit/test_docs.py --ignore tests/unit/test_mutations.py; \
 	code=$$?; rm -rf $$copy; exit $$code
 
-# On four clusters, each with namespaces of its own: these tests mostly wait.
+# On four clusters, each with namespaces of its own, which together keep two cores busy.
 test-slurm: compiled
 	$(BIN)/python -m pytest $(BY_FILE) --tx "4*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=15
 
