@@ -66,10 +66,11 @@ def examine(config: JsonObject) -> dict[str, Settings]:
     runs = settings_of(reading.runs)
     problems += tracking(runs)
     problems += shell_problems(runs)
+    problems += [problem for each in modules("check") if hasattr(each, "problems_of_runs") for problem in each.problems_of_runs(runs)]
     without_data = [name for name in runs if follows("data", reading.runs[name].wrong)]
     wrong = set().union(*(found.wrong for found in reading.runs.values()))
     problems += [each for each in effect_problems(runs, without_data) if not is_known(each, problems) and not follows_by_path(each, wrong)]
-    if not problems:  # what extras check, such as a plan, would fail or mean nothing with wrong settings
+    if not problems:  # a plan, say, would fail or mean nothing with wrong settings
         problems = [problem for each in modules("check") if hasattr(each, "problems") for problem in each.problems(runs)]
     if problems:
         raise ConfigurationError(_once(problems))

@@ -28,7 +28,7 @@ def problems_of_run(run: Settings) -> Iterator[str]:
             yield f"{place}: {both[0]} is among the files of data.train too. Name others, or other rows of it by `where`."
 
 
-def problems(runs: dict[str, Settings]) -> Iterator[str]:
+def problems_of_runs(runs: dict[str, Settings]) -> Iterator[str]:
     """Evaluations whose jobs have the same name on a cluster, which is how a workflow recognises those of a killed one."""
     found: dict[str, str] = {}
     for run, settings in runs.items():

@@ -1,6 +1,7 @@
 """The stage that evaluates the model of a run on one of its `evaluation_sets`."""
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from snaketrain.config.schema import Data
@@ -13,7 +14,7 @@ from snaketrain.runtime.strict_json import JsonObject
 class EvaluateSet(Evaluation):
     name, folder, works_on = "evaluate_set", "runs/{}/sets/{}", "run with that evaluation set"
 
-    @property
+    @cached_property
     def jobs(self) -> Collection[str]:
         return [job for run in self.pipeline.runs for job in self.jobs_of(run)]
 

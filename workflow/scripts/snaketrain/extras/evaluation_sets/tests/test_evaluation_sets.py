@@ -172,3 +172,6 @@ def test_two_evaluations_of_one_name_on_a_cluster_are_refused(folder, monkeypatc
     config = {"data": DATA, "model": {"use": "transformers.BertForSequenceClassification"}, "runs": runs}
     with pytest.raises(ConfigurationError, match="are both a_b_c on a cluster"):
         examine(config)
+    with pytest.raises(ConfigurationError, match="are both a_b_c on a cluster") as both:  # all errors are reported at once
+        examine(config | {"select": {"metric": "no_such"}})
+    assert "no_such" in str(both.value)
