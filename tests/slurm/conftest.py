@@ -47,7 +47,7 @@ def cluster(tmp_path_factory) -> lab.Cluster:
 
 @pytest.fixture(scope="session")
 def undisturbed(cluster, made_once) -> Path:
-    """The whole workflow on two whole nodes with two processes each, run on one of the clusters."""
+    """The whole workflow on two whole nodes, run on one of the clusters."""
     return made_once("undisturbed", lambda folder: lab.Workflow(lab.make(folder, sbatch="--exclusive")).finish())
 
 

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 import limits
+from pipeline.warm_python import warm_python
 from pipeline.workspace import configuration, make_workspace, read_configuration, write_configuration
 from safetensors.numpy import load_file
 
@@ -38,9 +39,9 @@ def make(folder: Path, pace: float = 0.0, steps: int = STEPS, evaluate_every: in
         "steps": steps,
         "evaluate_every": evaluate_every,
         "learning_rate": 1e-3,
-        "deterministic": True,  # four processes would add in another order after a resume
+        "deterministic": True,  # several processes would add in another order after a resume
     }
-    config["compute"] = {"nodes": "2", "processes": 2, "threads": 2, "device": "cpu", "memory_mb": 2000, "minutes": 20} | compute
+    config["compute"] = {"nodes": "2", "threads": 2, "device": "cpu", "memory_mb": 2000, "minutes": 20} | compute
     config["tracking"] = {"experiment": "patient", "log_every_steps": 1}
     config["runs"] = {"patient": {}}
     make_workspace(folder, **config)
@@ -65,11 +66,11 @@ def set_pace(folder: Path, seconds: float) -> Path:
 class Workflow:
     """A snakemake over the SLURM profile, in a process group of its own, as a terminal would have it."""
 
-    def __init__(self, folder: Path, *options: str, python: str | Path = sys.executable):
+    def __init__(self, folder: Path, *options: str, python: str | Path | None = None):
         self.folder = folder
         self.output = open(folder / "snakemake.out", "a")  # noqa: SIM115 - open as long as the process
         profile = ["--profile", REPOSITORY / "profiles/slurm", "--slurm-init-seconds-before-status-checks", 1]
-        self.command = [str(word) for word in (python, *self.before_options(), *profile, *options)]
+        self.command = [str(word) for word in (python or warm_python(), *self.before_options(), *profile, *options)]
         as_in_terminal = ["env", "--default-signal=INT"]  # the tests may have been started with Ctrl-C ignored, like a background job
         self.process = subprocess.Popen(
             [*as_in_terminal, *self.command], cwd=folder, stdout=self.output, stderr=self.output, start_new_session=True

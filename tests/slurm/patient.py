@@ -11,7 +11,7 @@ from snaketrain.tasks.base import Task
 
 
 class Words(nn.Module):
-    """The mean of its words decides. It imports nothing large, since four processes on two cores would all have to."""
+    """The mean of its words decides. It imports nothing large, since all processes on two cores would have to."""
 
     def __init__(self, words: int, size: int = 32, drop: float = 0.1):
         super().__init__()

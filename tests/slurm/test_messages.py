@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-from pipeline.warm_python import warm_python
 
 from slurm.lab import REPOSITORY, TRAINING, Workflow, configured, events, slurm, until
 
@@ -18,14 +17,14 @@ from slurm.lab import REPOSITORY, TRAINING, Workflow, configured, events, slurm,
             r"train_model patient: SLURM would refuse it: Invalid partition name specified\. Remedy: set compute\.partition",
         ),
         ({"memory_mb": 9_000_000}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*lower compute\.memory_mb"),
-        ({"nodes": "9", "processes": 1}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.nodes"),
+        ({"nodes": "9"}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.nodes"),
         ({"gpus": 8, "device": "auto"}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.gpus"),
         ({"sbatch": "--constraint=a100"}, r"train_model patient: SLURM would refuse it: Invalid feature.*Remedy: correct compute\.sbatch"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_what_slurm_would_refuse_is_reported_before_any_job(workspace, compute, expected):
-    workflow = Workflow(configured(workspace, compute=compute), f"{TRAINING}/manifest.json", python=warm_python())  # no job runs
+    workflow = Workflow(configured(workspace, compute=compute), f"{TRAINING}/manifest.json")
     until(lambda: workflow.process.poll() is not None, "snakemake ends")
     assert workflow.process.returncode == 1
     assert re.search(expected, workflow.printed())
@@ -34,7 +33,7 @@ def test_what_slurm_would_refuse_is_reported_before_any_job(workspace, compute, 
 
 def test_the_plugin_alone_is_refused(workspace):
     """A profile from before ours was a plug-in of its own."""
-    workflow = Workflow(workspace, f"{TRAINING}/manifest.json", "--executor", "slurm", python=warm_python())  # no job runs
+    workflow = Workflow(workspace, f"{TRAINING}/manifest.json", "--executor", "slurm")
     until(lambda: workflow.process.poll() is not None, "snakemake ends")
     assert workflow.process.returncode == 1 and "Set `executor: slurm-steady` in the profile" in workflow.printed()
     assert "has been submitted" not in workflow.printed()
@@ -42,7 +41,7 @@ def test_the_plugin_alone_is_refused(workspace):
 
 def test_why_a_job_waits(workspace):
     """Longer than the partition allows: sbatch takes it, and it would wait for ever."""
-    workflow = Workflow(configured(workspace, compute={"minutes": 500}), f"{TRAINING}/manifest.json", python=warm_python())  # no job runs
+    workflow = Workflow(configured(workspace, compute={"minutes": 500}), f"{TRAINING}/manifest.json")
     told = r"SLURM job (\d+) \(train_model patient\) has been waiting for \d+ minutes \(PartitionTimeLimit\): .* lower compute\.minutes.* Log: (\S+)"
     found = until(lambda: re.search(told, workflow.printed()), "it is told why the job waits", workflow=workflow)
     assert found[2].endswith(f"logs/slurm/rule_train_model/patient/{found[1]}.log")
@@ -61,7 +60,9 @@ def test_several_nodes_without_slurm_are_refused_before_any_job(workspace):
 
 def test_gpus_that_torch_does_not_find_end_the_training_at_once(workspace):
     """SLURM allocates a device that is not a GPU; the CPU must not replace it."""
-    workflow = Workflow(configured(workspace, compute={"gpus": 2, "device": "auto"}), f"{TRAINING}/manifest.json", "--retries", "0")
+    workflow = Workflow(
+        configured(workspace, compute={"gpus": 2, "processes": 2, "device": "auto"}), f"{TRAINING}/manifest.json", "--retries", "0"
+    )
     until(lambda: workflow.process.poll() is not None, "snakemake ends")
     (log,) = workspace.glob("logs/slurm/rule_train_model/*/*.log")
     found = re.findall(r"compute.device: rank (\d) on (\S+) finds no GPU \(CUDA_VISIBLE_DEVICES is '0,1'\)", log.read_text())

@@ -25,8 +25,8 @@ from slurm.lab import (
 
 
 def test_it_continues_with_fewer_nodes(cluster, workspace, tmp_path):
-    """The cluster has only two nodes, then one. With other numbers of processes, sums are computed in another order."""
-    configured(workspace, compute={"nodes": "1-2"}, model={"arguments": {"drop": 0.0}})
+    """The cluster has only two nodes, with two processes each, then one. With other numbers of processes, sums are computed in another order."""
+    configured(workspace, compute={"nodes": "1-2", "processes": 2}, model={"arguments": {"drop": 0.0}})
     alone = configured(Path(shutil.copytree(workspace, tmp_path / "alone")), compute={"processes": 1})
     slurm("scontrol", "update", "nodename=train[3-4]", "state=drain", "reason=test")
     workflow = Workflow(workspace, f"{TRAINING}/manifest.json")
@@ -40,6 +40,8 @@ def test_it_continues_with_fewer_nodes(cluster, workspace, tmp_path):
         slurm("scontrol", "update", "nodename=train[3-4]", "state=resume")
         workflow.end()
     assert [event["processes"] for event in events(workspace, "attempt")] == [4, 2]
+    ranks = sorted(path.name for path in (workspace / TRAINING / "logs").glob("*.log"))
+    assert ranks == ["rank-0.log", "rank-2.log"], "of the first rank of each node"
     assert_as_undisturbed(workspace, alone, starts=2, rel=1e-6)
 
 
@@ -59,7 +61,7 @@ def test_a_spare_node_steps_in_for_one_that_crashes(cluster, workspace, undistur
     finally:
         cluster.act("node-timeout", "10")
         workflow.end()
-    assert [event["processes"] for event in events(workspace, "attempt")] == [4, 4]
+    assert [event["processes"] for event in events(workspace, "attempt")] == [2, 2]
     assert_as_undisturbed(workspace, undisturbed, starts=2)
     (log,) = workspace.glob("logs/slurm/rule_train_model/*/*.log")
     assert f"job {job}: {second} does not answer; resuming from step" in log.read_text()

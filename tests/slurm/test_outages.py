@@ -98,7 +98,7 @@ def test_what_a_controller_refuses_is_no_restart(cluster, workspace, undisturbed
         well_on_its_way(workflow)
         job = job_of(workspace)
         cluster.act("stop-controller")
-        os.kill(rank_process(job, 3), signal.SIGKILL)
+        os.kill(rank_process(job, 1), signal.SIGKILL)
         (log,) = workspace.glob("logs/slurm/rule_train_model/*/*.log")
         until(lambda: f"job {job}: SLURM does not answer; going on when it does" in log.read_text(), "it waits", workflow=workflow)
         cluster.act("start-controller")

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from pipeline.workspace import read_configuration, write_configuration
 
-from slurm.lab import RUN, STEPS, TRAINING, Workflow, events, jobs_tool, make, set_pace, slurm, steps, until
+from slurm.lab import RUN, STEPS, Workflow, events, jobs_tool, make, set_pace, slurm, steps, until
 from snaketrain.runtime.journal import read_events
 
 
@@ -20,12 +20,10 @@ def test_each_stage_is_a_job_and_two_nodes_train_together(undisturbed):
         "rule_train_model",
     ]  # all others are light enough for the login node
     assert len({path.stem for path in logs.values()}) == 3  # the jobs' numbers
-    assert "2 processes on each of train1, train2" in logs["rule_train_model"].read_text()
+    assert "1 processes on each of train1, train2" in logs["rule_train_model"].read_text()
     assert re.search(r"1 processes on each of train\d\n", logs["rule_evaluate_model"].read_text())
-    assert [event["processes"] for event in events(undisturbed, "attempt")] == [4]
+    assert [event["processes"] for event in events(undisturbed, "attempt")] == [2]
     assert steps(undisturbed) == list(range(1, STEPS + 1))
-    ranks = sorted(path.name for path in (undisturbed / TRAINING / "logs").glob("*.log"))
-    assert ranks == ["rank-0.log", "rank-2.log"]  # of the first rank of each node
     results = json.loads((undisturbed / RUN / "evaluation/test_results.json").read_text())
     assert results["examples"] == 36 and 0 <= results["metrics"]["accuracy"] <= 1
     assert (undisturbed / "results/comparison/runs.csv").is_file()
@@ -34,7 +32,7 @@ def test_each_stage_is_a_job_and_two_nodes_train_together(undisturbed):
 def test_processes_on_whole_nodes_see_their_gpus(undisturbed):
     """SLURM shows them to the job's script alone, unless each step asks for them."""
     (log,) = undisturbed.glob("logs/slurm/rule_train_model/*/*.log")
-    assert re.findall(r"GPUs of this process: (\S+)", log.read_text()) == ["0,1"] * 4
+    assert re.findall(r"GPUs of this process: (\S+)", log.read_text()) == ["0,1"] * 2
 
 
 def test_logs_contain_no_noise_about_connections(undisturbed):
@@ -64,7 +62,7 @@ def test_a_set_that_is_added_is_prepared_and_evaluated_in_jobs_of_its_own(undist
 def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side_while_one_is_cancelled_and_one_requeued(cluster, tmp_path):
     """Each is selected and evaluated in its training's job. One that is requeued starts again from the top, and resumes its training."""
     inside = {"in_training_job": True}
-    folder = make(tmp_path, pace=1.0, nodes="1", processes=1, threads=1, sbatch="--gpus-per-node=1", evaluation=inside)
+    folder = make(tmp_path, pace=1.0, nodes="1", threads=1, sbatch="--gpus-per-node=1", evaluation=inside)
     config = read_configuration(folder)
     config |= {"runs": {}, "sweeps": {"rate": {"train.learning_rate": [1e-3, 1e-2], "train.seed": [0, 1, 2]}}}
     write_configuration(folder, config)

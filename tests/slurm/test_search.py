@@ -15,7 +15,7 @@ RUNG, LAST = 12, 40  # steps
 
 
 def test_a_killed_search_continues_with_its_jobs(cluster, tmp_path):
-    folder = lab.make(tmp_path / "search", pace=0.3, steps=LAST, nodes="1", processes=1, threads=1)
+    folder = lab.make(tmp_path / "search", pace=0.3, steps=LAST, nodes="1", threads=1)
     config = read_configuration(folder) | {"runs": None, "sweeps": {"rate": {"train.learning_rate": RATES}}}
     write_configuration(folder, config | {"search": {"rate": {"rungs": [0.3], "keep": 0.25, "keep_tied": 0.25}}})
     journals = [folder / f"results/runs/rate-learning_rate={rate}/training/journal.jsonl" for rate in RATES]
@@ -40,7 +40,7 @@ def test_a_killed_search_continues_with_its_jobs(cluster, tmp_path):
 
 def test_a_trunk_and_sampled_runs_in_one_workflow_and_the_trunk_is_requeued(cluster, tmp_path):
     """Its branches wait for it, and the sampled runs train meanwhile."""
-    folder = lab.make(tmp_path / "trunk", pace=0.3, steps=24, evaluate_every=6, nodes="1", processes=1, threads=1)
+    folder = lab.make(tmp_path / "trunk", pace=0.3, steps=24, evaluate_every=6, nodes="1", threads=1)
     decays = {f"decay-{each}": {"train.schedule": {"use": "warmup_stable_decay", "arguments": {"decay": each}}} for each in (4, 6)}
     space = {"train.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
     search = {"tuned": {"space": space, "trials": 2, "at_once": 2}}

@@ -20,7 +20,7 @@ RESOURCES = ("slurm_account=default", "slurm_partition=normal", "runtime=10", "m
 
 
 def test_groups_that_a_killed_workflow_left_are_adopted(cluster, tmp_path):
-    folder = lab.make(tmp_path / "shards", nodes="1", processes=1, threads=1)
+    folder = lab.make(tmp_path / "shards", nodes="1", threads=1)
     for number in range(6):
         write_part(folder, number, sentences(240)[40 * number :][:40])
     config = read_configuration(folder)

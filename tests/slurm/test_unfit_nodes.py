@@ -36,7 +36,7 @@ def test_it_trains_on_the_nodes_that_are_fit(cluster, workspace):
     finally:
         workflow.end()
     assert f"train2 does not see the working folder {workspace}: is its file system mounted there?; it is left out" in log_of(workspace)
-    assert [event["processes"] for event in events(workspace, "attempt")] == [2]
+    assert [event["processes"] for event in events(workspace, "attempt")] == [1]
 
 
 def test_with_too_few_nodes_left_the_job_starts_again_without_those_that_are_unfit(cluster, workspace):
