@@ -28,7 +28,6 @@ from pipeline.workspace import KIND, NEUTRAL, UNKIND, configuration, make_worksp
 from snaketrain.config.schema import Evaluate
 from snaketrain.runtime.stages import settings_words
 from snaketrain.tracking.mlflow_store import Store
-from snaketrain.tracking.registering import is_servable, register
 
 EXAMPLES = 600
 TOPICS = {"cast": ["actor"], "content": ["plot", "story"], "praise": KIND, "scorn": UNKIND}
@@ -263,12 +262,14 @@ def test_each_stage_is_a_run_in_mlflow_with_params_and_artifacts(finished):
 
 
 def test_a_classifier_of_pairs_is_served_by_mlflow(finished, tmp_path):
+    registering = pytest.importorskip("snaketrain.extras.registry.registering")
     import mlflow
 
     shutil.copy(finished / "mlflow.db", tmp_path)
     store = Store(f"sqlite:///{tmp_path}/mlflow.db")
-    assert is_servable(finished / "results/runs/pairs") and not is_servable(finished / "results/runs/topics")
-    register(finished / "results/runs/pairs", store)
+    pairs, topics = (registering.is_servable(finished / "results/runs" / run) for run in ("pairs", "topics"))
+    assert pairs and not topics
+    registering.register(finished / "results/runs/pairs", store)
     mlflow.set_tracking_uri(store.uri)
     model = mlflow.pyfunc.load_model("models:/words-pairs@champion")
     rows = results_of(finished, "pairs")[1][:40]  # more than are answered at once

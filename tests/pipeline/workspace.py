@@ -19,6 +19,7 @@ SNAKEMAKE = Path(__file__).with_name("forked_snakemake.py")
 KIND = ["good", "great", "warm", "funny", "brilliant"]
 UNKIND = ["bad", "boring", "cold", "dull", "awful"]
 NEUTRAL = ["the", "a", "film", "story", "plot", "is", "was", "very", "it", "and", "this", "actor"]
+WITHOUT_REGISTRY = {"register_models": False} if (REPOSITORY / "workflow/scripts/snaketrain/extras/registry").is_dir() else {}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
 
@@ -56,7 +57,7 @@ def configuration() -> dict[str, Any]:
         },
         "train": {"batch_size": 16, "epochs": 2, "learning_rate": 1e-3, "evaluations_per_epoch": 2},
         "compute": {"threads": 1, "device": "cpu"},
-        "tracking": {"experiment": "words", "log_every_steps": 2, "register_models": False},
+        "tracking": {"experiment": "words", "log_every_steps": 2} | WITHOUT_REGISTRY,
         "runs": {"small": {"train.learning_rate": 1e-3}, "other": {"train.seed": 1}},
     }
 

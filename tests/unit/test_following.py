@@ -38,7 +38,6 @@ from snaketrain.runtime.processes import start_ticks
 from snaketrain.tracking import following
 from snaketrain.tracking.following import Follower, RunEnd
 from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, Store
-from snaketrain.tracking.registering import contender_of
 from snaketrain.tracking.stage_results import LARGEST_BYTES
 from snaketrain.tracking.tracked import LONGEST_PARAM, MODE, cut
 
@@ -132,7 +131,6 @@ def test_an_average_of_checkpoints_has_the_metrics_of_its_evaluation(tmp_path, u
     store = follow(results, uri)
     run = training_run(store)
     assert run.data.metrics["dev/accuracy"] == 0.9 and [value for _, value in history(store, run, "dev/accuracy")] == [0.9]
-    assert contender_of(results / "runs/first").value == 0.9
     assert row(read_run(results / "runs/first"))["selected_value"] == 0.9
 
 

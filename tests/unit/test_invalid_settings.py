@@ -254,7 +254,7 @@ BY_HAND: list[tuple[str, Any, dict]] = [
     ("train.groups", {"match": "a"}, {}),
     # runs, sweeps, data sets
     ("runs", {"a": {"tracking.uri": "http://a:1"}, "b": {"tracking.uri": "http://b:1"}}, {}),
-    ("runs", {"a": {"tracking.register_models": False}, "b": {}}, {}),
+    ("runs", {"a": {"tracking.on_end": "true"}, "b": {}}, {}),
     ("runs", {"a": {"train.steps": 3, "train.epochs": 1}}, {}),
     ("runs", {"a": {"": 1}}, {}),
     ("runs", {"a": {".": 1}}, {}),

@@ -42,14 +42,13 @@ SLURM_CLIENT = {"snaketrain.slurm.client", "snaketrain.slurm.jobs"}
 PLUGIN_OF_SLURM = "snakemake_executor_plugin_slurm"
 PLUGIN = f"{PLUGIN_OF_SLURM}_steady"
 MLFLOW = {
+    "snaketrain.extras.registry.registering",
+    "snaketrain.extras.registry.served_classifier",
     "snaketrain.extras.reproduce.reproduce",
     "snaketrain.tracking.following",
     "snaketrain.tracking.mlflow_store",
-    "snaketrain.tracking.registering",
-    "snaketrain.tracking.served_classifier",
     "snaketrain.tracking.stage_results",
     "tools.follow_runs",
-    "tools.register_model",
     "tools.show_runs",
 }
 

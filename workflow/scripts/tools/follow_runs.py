@@ -37,7 +37,6 @@ def main() -> None:
     parser.add_argument("--uri", help="MLflow server or database (default: mlflow.db beside the results folder)")
     for extra in modules("following"):
         extra.add_arguments(parser)
-    parser.add_argument("--no-models", action="store_true", help="do not register the best text classifier in the model registry")
     parser.add_argument("--once", action="store_true", help="update MLflow once and exit")
     parser.add_argument("--while-pid", type=int, metavar="PID", help="keep MLflow up to date until this process has ended")
     parser.add_argument(
@@ -55,7 +54,7 @@ def main() -> None:
     results = args.results.resolve()
     uri = args.uri or f"{SQLITE}{results.parent / 'mlflow.db'}"
     options = Options(results, uri, args)
-    for extra in modules("following"):
+    for extra in (each for each in modules("following") if hasattr(each, "problem")):
         if problem := extra.problem(options.database, args):
             parser.error(problem)
     # Ctrl-C reaches the workflow too, which then waits for its jobs: what they still write must reach MLflow

@@ -226,7 +226,7 @@ class LabelKind:
     report: type[Report]
     has_classes: bool = True  # whether `data.labels` may name classes
     mlflow_type: str = "long"  # of a label, in the schema of a data set
-    served: bool = False  # whether tracking/served_classifier.py can answer with such a label
+    served: bool = False  # whether a label and its probability are an answer, as of a model that MLflow serves
 
 
 def drawable(name: object, most: int = 100) -> str:

@@ -28,10 +28,10 @@ STEADY_SECONDS = 600  # after running for so long, earlier deaths do not count
 LOOK_EVERY_SECONDS = 0.2
 
 
-def command(results: Path, uri: str | None, given: Tracking | Namespace, models: bool, *options: str) -> list[str]:
+def command(results: Path, uri: str | None, given: Tracking | Namespace, *options: str) -> list[str]:
     """`given`: settings or arguments, of which extras make more options."""
     where = [*([f"--uri={uri}"] if uri else []), *(word for extra in modules("following") for word in extra.words(given))]
-    return [sys.executable, str(SCRIPT), "--results", str(results), *where, *([] if models else ["--no-models"]), *options]
+    return [sys.executable, str(SCRIPT), "--results", str(results), *where, *options]
 
 
 class FollowerLog:
@@ -171,7 +171,7 @@ class FollowerProcess:
         return self._command("--while-pid", str(os.getpid()))
 
     def _command(self, *options: str) -> list[str]:
-        return command(self.results, self.tracking.uri, self.tracking, self.tracking.register_models, *options)
+        return command(self.results, self.tracking.uri, self.tracking, *options)
 
 
 def end_all_of(process: subprocess.Popen[bytes]) -> None:

@@ -25,7 +25,6 @@ from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.tracking import tracked, views
 from snaketrain.tracking.mlflow_store import NOTE, ExperimentDeleted, Store, training_run
-from snaketrain.tracking.registering import is_due
 from snaketrain.tracking.stage_results import Evaluated, Sent, StageRuns, has_ended
 from snaketrain.tracking.tracked import MODE, Problem, first_line, run_address
 from snaketrain.tracking.views import TrainingRow, labels, short_name
@@ -62,7 +61,7 @@ class Follower:
         self.results, self.store = Path(results).resolve(), store
         self.stages = StageRuns(self.results, store)
         self.jobs = SlurmJobs(self._running_jobs)
-        self.unregistered: set[Path] = set()  # runs whose best model may be registered
+        self.evaluated: dict[Path, str] = {}  # the runs whose evaluation MLflow has, with their ids there
         self.rows: dict[str, dict[str, TrainingRow]] = {}  # by experiment and run name
         self._views: dict[str, dict[str, str]] = {}
         self._labels: dict[str, dict[str, str]] = {}  # by run id
@@ -145,8 +144,8 @@ class Follower:
                 self.stages.send(found, training, run, sent)
             if end := end_of(training, row, sent, found):
                 self.ends[training] = end
-            if "evaluation" in sent.done and is_due(training.parent, self.store.uri, run_id):
-                self.unregistered.add(training.parent)
+            if "evaluation" in sent.done:
+                self.evaluated[training.parent] = run_id
         finally:
             if asdict(sent) != before:
                 self.store.check()

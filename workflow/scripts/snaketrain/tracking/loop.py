@@ -28,49 +28,6 @@ if TYPE_CHECKING:
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
-# --- Registers models in a separate process: loading and saving one takes a while, and the curves must not wait for it.
-
-
-class Registrar:
-    def __init__(self, uri: str, log: Path):
-        self.uri, self.log = uri, log
-        self.process: subprocess.Popen[bytes] | None = None
-        self.asked: set[Path] = set()
-        self.registering: list[Path] = []
-
-    def start(self, due: set[Path]) -> None:
-        """Register these runs, unless others are being registered. A follower tries each run only once."""
-        if self.process and self.process.poll() is None:
-            return
-        if new := sorted(due - self.asked):
-            self.asked |= set(new)
-            self.registering = new
-            command = [sys.executable, str(TOOLS / "register_model.py"), *map(str, new), "--uri", self.uri]
-            with open(self.log, "w", encoding="utf-8", opener=private) as log:
-                self.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
-
-    def finish(self, due: set[Path], note: Callable[[str], None]) -> str | None:
-        """Register the rest and wait; returns what went wrong, if anything did."""
-        self._wait(note)
-        self.start(due)
-        if self._wait(note):
-            last = (self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["the process was killed"])[-1]
-            return f"the best model could not be registered: {last[:300]} (full log: {self.log})"
-        return None
-
-    def stop(self) -> None:
-        """Another follower registers the models now."""
-        if self.process and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-
-    def _wait(self, note: Callable[[str], None]) -> int:
-        if self.process is None:
-            return 0
-        note(f"registering the best model of {', '.join(folder.name for folder in self.registering)}")
-        return self.process.wait()
-
-
 # --- The user's command `tracking.on_end`, run when a run ends, for example to send a mail. Its failure does not affect the workflow.
 
 KEEP_LOG = TOOLS / "keep_log.py"
@@ -155,7 +112,7 @@ class Options:
     @property
     def to_repeat(self) -> str:
         """The command that brings MLflow up to date by hand."""
-        return shlex.join(command(self.results, self.given_uri, self.arguments, not self.arguments.no_models, "--once"))
+        return shlex.join(command(self.results, self.given_uri, self.arguments, "--once"))
 
     @property
     def ui(self) -> str:
@@ -178,15 +135,28 @@ class DatabaseElsewhere(Protocol):
     def remove(self) -> None: ...
 
 
+class Beside(Protocol):
+    """What an extra does beside the follower, in a process of its own, since it takes long. `uri`: MLflow's, for that process."""
+
+    def start(self, follower: "Follower", uri: str) -> None: ...  # after each pass but the last
+
+    def finish(self, follower: "Follower", uri: str, note: Callable[[str], None]) -> str | None: ...  # what went wrong, if anything did
+
+    def forget(self) -> None: ...  # MLflow has lost what it held
+
+    def stop(self) -> None: ...  # another follower does it now
+
+
 class Loop:
     def __init__(self, options: Options, lease: Lease, is_over: Callable[[], bool]):
         self.options, self.lease, self.is_over = options, lease, is_over
         self.follower: Follower | None = None
         self.local: DatabaseElsewhere | None = None
-        self.registrar = Registrar(options.given_uri, options.results / ".register_model.log")
+        doing = (extra.beside(options.results, options.arguments) for extra in modules("following") if hasattr(extra, "beside"))
+        self.beside: list[Beside] = [each for each in doing if each]
         self.on_end = OnEnd.of_environment(options.results)
         self.open_elsewhere: Callable[[Path, Callable[[], None]], DatabaseElsewhere] | None = None
-        for extra in modules("following") if options.database else ():
+        for extra in (each for each in modules("following") if options.database and hasattr(each, "elsewhere")):
             opens, warning = extra.elsewhere(options.database, options.arguments)
             self.open_elsewhere = opens or self.open_elsewhere
             if warning:
@@ -225,13 +195,15 @@ class Loop:
                 self._start_again(last)
             if follower.has_lost_its_runs(check_now=last):
                 follower.forget()
-                self.registrar.asked.clear()  # registered models may have been deleted
+                for each in self.beside:
+                    each.forget()
             problem = self._update(follower, last)
             if self.local and (warning := self.local.copy(complete=True) if last else self.local.copy_when_due()):
                 warn(warning)
             return problem
         except LeaseLost:
-            self.registrar.stop()
+            for each in self.beside:
+                each.stop()
             raise
         except Exception as error:
             if self.follower:
@@ -245,11 +217,12 @@ class Loop:
         problem = follower.update_all(self._note if last else lambda doing: None)
         for end in follower.ends.values():
             self.on_end.notify(end, last)
-        due = follower.unregistered if not self.options.arguments.no_models else set()
-        if not last:
-            self.registrar.start(due)
-        elif failed := self.registrar.finish(due, self._note):
-            return Problem(failed, "See that log")
+        uri = self.local.uri if self.local else self.options.given_uri
+        for each in self.beside:
+            if not last:
+                each.start(follower, uri)
+            elif failed := each.finish(follower, uri, self._note):
+                problem = Problem(failed, "See that log")
         return problem
 
     def _connect(self) -> "Follower":
@@ -260,7 +233,6 @@ class Loop:
         if not self.open_elsewhere:
             return Follower(self.options.results, Store(self.options.uri, self.lease.check))
         self.local = self.open_elsewhere(self.options.results, self.lease.check)
-        self.registrar.uri = self.local.uri
         return Follower(self.options.results, Store(self.local.uri, self.lease.check, self.local.artifacts))
 
     def _start_again(self, last: bool) -> None:

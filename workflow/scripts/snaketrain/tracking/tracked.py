@@ -38,11 +38,6 @@ def allowed(name: str) -> str:
     return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)[:LONGEST_KEY]
 
 
-def allowed_model_name(name: str) -> str:
-    """A model's name with characters that MLflow allows and that are safe in an address."""
-    return "".join(c if c.isalnum() or c in "_-" else "-" for c in name)[:LONGEST_KEY]
-
-
 def folder_name(experiment: str) -> str:
     """A folder name for an experiment, whose own name may contain characters that a path must not."""
     plain = re.sub(r"[^A-Za-z0-9._=+-]", "-", experiment).lstrip(".")[:80]
@@ -90,13 +85,6 @@ def read_json(path: Path) -> JsonObject | None:
         warn_once(f"{path}: {error}; MLflow is updated without it")
         return None
     return content if isinstance(content, dict) else None
-
-
-def finished_json(path: Path) -> JsonObject:
-    content = read_json(path)
-    if content is None:
-        raise ValueError(f"{path}: missing or damaged")
-    return content
 
 
 def manifest(path: Path) -> Manifest | None:

@@ -47,10 +47,6 @@ class Tracking(Section):
     )
     experiment: str = Field("snaketrain", description="the MLflow experiment", min_length=1)
     notes: str = Field("", description="free text, shown with the run in MLflow")
-    register_models: bool = Field(
-        True,
-        description="whether the best classifier of texts or pairs of an experiment is registered in MLflow's model registry, ready to be served",
-    )
     on_end: str | None = Field(
         None,
         description="a shell command that is run when a run ends, such as one that sends a mail; its environment has the run, its state and its metrics: "

@@ -22,7 +22,7 @@ from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tracking import tracked
 from snaketrain.tracking.mlflow_store import Store, training_run
 from snaketrain.tracking.stage_results import Evaluated
-from snaketrain.tracking.tracked import LONGEST_TAG, allowed_model_name, cut
+from snaketrain.tracking.tracked import LONGEST_KEY, LONGEST_TAG, cut
 from snaketrain.tracking.views import short_name
 
 # --- Which model gets the alias `champion`: decided by the selection metric alone, and only among models of the same data.
@@ -79,7 +79,7 @@ def register_best(folders: list[Path], store: Store) -> dict[str, str]:
 
 def register(folder: Path, store: Store) -> Decision:
     """Decide about the model of the run in this folder, and note the decision beside it: it is made once for each model."""
-    run, new = tracked.finished_json(folder / "training/run.json"), contender_of(folder)
+    run, new = finished_json(folder / "training/run.json"), contender_of(folder)
     run_id = training_run(folder.resolve().parents[1], run, store)
     if run_id is None:
         return Decision(False, False, "its run was deleted in MLflow")
@@ -98,7 +98,7 @@ def register(folder: Path, store: Store) -> Decision:
 
 
 def contender_of(folder: Path) -> Contender:
-    run = tracked.finished_json(folder / "training/run.json")
+    run = finished_json(folder / "training/run.json")
     selection = read_result(read_manifest(folder / "selection/manifest.json"), "selection.json")
     found = Evaluated.read(folder)
     value = selection["winner"]["value"] if found is None or found.value is None else found.value
@@ -135,9 +135,21 @@ def is_servable(folder: Path) -> bool:
     return kind is not None and kind.served and weights and (model / "config.json").is_file() and (model / "tokenizer.json").is_file()
 
 
+def finished_json(path: Path) -> JsonObject:
+    content = tracked.read_json(path)
+    if content is None:
+        raise ValueError(f"{path}: missing or damaged")
+    return content
+
+
 def registry_name(run: JsonObject) -> str:
     """One name for all models of an experiment on the same data set, also when its content changes."""
     return allowed_model_name(f"{tracked.experiment_of(run)}-{run['data']['name']}")
+
+
+def allowed_model_name(name: str) -> str:
+    """A model's name with characters that MLflow allows and that are safe in an address."""
+    return "".join(c if c.isalnum() or c in "_-" else "-" for c in name)[:LONGEST_KEY]
 
 
 def registered(store: Store, name: str) -> tuple[list[Contender], Contender | None]:
@@ -172,7 +184,7 @@ def register_model(model_id: str, name: str, run_id: str, why: str, store: Store
 
 def log_model(folder: Path, run: JsonObject, run_id: str, store: Store) -> str:
     """The id of the run's best model in MLflow, saved there with everything that serving needs."""
-    experiment, winner = tracked.experiment_of(run), tracked.finished_json(folder / "selection/selection.json")["winner"]
+    experiment, winner = tracked.experiment_of(run), finished_json(folder / "selection/selection.json")["winner"]
     name = allowed_model_name(f"{short_name(run['run'])}-step-{winner['step']}")
     tags = {"pipeline.data": str(run["data"]["content"]), "pipeline.content": read_manifest(folder / "selection/manifest.json").content}
     found = store.model(experiment, run_id, name, tracked.params(run["settings"]), tags)
@@ -235,7 +247,7 @@ def add_pipeline(described: Model, folder: Path, name: str) -> None:
         code=None,
         task="text-classification",
         instance_type="TextClassificationPipeline",
-        pipeline_model_type=tracked.finished_json(files / "config.json")["architectures"][0],
+        pipeline_model_type=finished_json(files / "config.json")["architectures"][0],
         source_model_name=name,
         model_binary=str(files.relative_to(folder)),
         components=["tokenizer"],

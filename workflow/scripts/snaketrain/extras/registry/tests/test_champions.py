@@ -2,7 +2,7 @@
 
 import pytest
 
-from snaketrain.tracking.registering import Contender, decide
+from snaketrain.extras.registry.registering import Contender, decide
 
 FIRST = Contender("first", 0.8, "accuracy", "max", "d1")
 

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # the package's folder
 
 from snaketrain.runtime.credentials import hidden, hide_in_tracebacks, resolved
 
@@ -18,8 +18,8 @@ def main() -> None:
     os.nice(10)  # trainings may be running on this machine
     hide_in_tracebacks()
 
+    from snaketrain.extras.registry.registering import is_servable, register_best
     from snaketrain.tracking.mlflow_store import Store
-    from snaketrain.tracking.registering import is_servable, register_best
 
     for name, reason in register_best(list(filter(is_servable, args.runs)), Store(resolved(args.uri))).items():
         print(hidden(f"{name}: {reason}"))
