@@ -48,7 +48,7 @@ def test_help_lists_each_command_of_the_core_and_of_the_extras(folder):
 
 def test_why_says_which_settings_changed(folder):
     assert "Nothing would run" in snaketrain(folder, "why", CONFIGURATION)
-    found = snaketrain(folder, "why", CONFIGURATION, "small", "--config", "train={epochs: 3, batch_size: 8}", "evaluate={bins: 3}")
+    found = snaketrain(folder, "why", CONFIGURATION, "small", "--config", "train={epochs: 3}", "train.batch_size=8", "evaluate.bins=3")
     trained, *others = [line.split(maxsplit=2) for line in found.splitlines()]
     assert [trained, others[0]] == [["train_model", "small", "train.batch_size: 16 -> 8"], ["train.epochs:", "2.0", "-> 3.0"]]
     assert {line[0] for line in others} >= {"select_checkpoint", "evaluate_model"} and "other" not in found

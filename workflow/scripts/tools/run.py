@@ -81,7 +81,22 @@ def snakemake(configuration: str | None, profile: str, others: list[str]) -> lis
         there = ", ".join(sorted(path.name for path in (PROJECT / "profiles").glob("*/") if path.name != "default"))
         raise SystemExit(f"--profile: {profile} is no folder, and none of {there}.")
     snakefile = [] if Path("Snakefile").exists() else ["--snakefile", str(PROJECT / "Snakefile")]
-    return ["snakemake", *snakefile, "--profile", os.path.relpath(folder), "--configfile", file, *others]
+    return ["snakemake", *snakefile, "--profile", os.path.relpath(folder), "--configfile", file, *by_section(others)]
+
+
+def by_section(words: list[str]) -> list[str]:
+    """With `train={seed: 1}` for `train.seed=1` after `--config`, where Snakemake takes no name with dots."""
+    found, of_config = list[str](), False
+    for word in words:
+        of_config = word in ("--config", "-C") or (of_config and not word.startswith("-"))
+        name, _, value = word.partition("=")
+        section, *below = name.split(".")
+        if of_config and below:
+            for part in reversed(below):
+                value = f"{{{part}: {value}}}"
+            word = f"{section}={value}"
+        found.append(word)
+    return found
 
 
 # --- why
