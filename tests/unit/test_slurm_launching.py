@@ -63,6 +63,23 @@ def test_in_a_slurm_job_all_processes_start_on_its_nodes(processes):
     ]
 
 
+@pytest.mark.parametrize("compute", [{}, {"processes": 2}, {"launcher": "srun"}])
+def test_torchrun_binds_processes_to_cores_where_that_is_asked_for(compute):
+    from torch.numa.binding import AffinityMode
+
+    assert not any("numa" in word for word in words(Compute(**compute)))
+    found = words(Compute(**compute, bind="exclusive"))
+    assert found[found.index("--") + 1 :] == ["torchrun", f"--nproc-per-node={compute.get('processes', 1)}", "--numa-binding=exclusive"]
+    modes = Compute.model_json_schema()["properties"]["bind"]["enum"]
+    assert sorted(modes) == sorted(["none", *(mode.value for mode in AffinityMode)])
+
+
+@pytest.mark.parametrize(("setting", "value"), [("device", "cpu"), ("launcher", "env")])
+def test_what_binds_nothing_to_cores_is_refused_with_it(setting, value):
+    with pytest.raises(ValidationError, match=f"`bind` has torchrun bind processes to .*, but `{setting}` is {value}: remove `bind`"):
+        Settings.model_validate({"data": {"train": {"use": "a.B"}}, "compute": {setting: value, "bind": "node"}})
+
+
 def test_torchrun_can_be_chosen_within_a_slurm_job():
     assert words(Compute(processes=2, launcher="torchrun"), in_slurm_job=True) == words(Compute(processes=2))
 
@@ -665,6 +682,7 @@ def test_a_node_that_dies_after_its_report_is_probed_as_well():
         ({}, "ddp", "slurm-steady", None, None),
         ({"device": "cuda"}, "auto", "local", None, "compute.device: is cuda, which needs GPUs, but this machine has none"),
         ({"device": "cuda"}, "auto", "cluster-generic", None, None),
+        ({"bind": "node"}, "auto", "local", None, "compute.bind: is node, which needs GPUs, but this machine has none"),
         ({"gpus": 1}, "auto", "local", None, "compute.gpus: is 1, which needs GPUs, but this machine has none"),
     ],
 )

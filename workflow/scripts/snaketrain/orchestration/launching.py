@@ -12,7 +12,7 @@ from snaketrain.config.schema import Compute
 from snaketrain.config.schema.of_extras import modules
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.strategy_declarations import strategy_info
-from snaketrain.runtime.ranks import BIND, SETUP_FAILED
+from snaketrain.runtime.ranks import SETUP_FAILED
 
 # --- The environment of a training's or an evaluation's Python on each node: variables, the site's setup, a container, a staged environment.
 # It is a prefix of the command, after the launcher, so that it applies to every process on every node.
@@ -45,8 +45,7 @@ def own_variables(compute: Compute) -> list[str]:
     """`NAME=value` of what is set here for a stage's processes."""
     threads = max(1, compute.threads // compute.processes)
     # spinning threads of two processes on the same cores would slow each other down; after fetching, all files are on this machine
-    found = [f"OMP_NUM_THREADS={threads}", "HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=true"]
-    return found if compute.bind == "none" else [*found, f"{BIND}={compute.bind}"]
+    return [f"OMP_NUM_THREADS={threads}", "HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=true"]
 
 
 def variables(compute: Compute) -> list[str]:
@@ -139,10 +138,12 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
     here, on_node = shlex.join(["env", *own_variables(compute)]), shlex.join(python_words(compute))
     cpu = " --cpu" if compute.device == "cpu" else ""
     torchrun = f"--restarts {compute.restarts}{cpu} -- torchrun --nproc-per-node={compute.processes}"
+    if compute.bind != "none":
+        torchrun += f" --numa-binding={compute.bind}"
     if launcher == "srun":
         size = f"--nodes {compute.nodes} --threads {compute.threads} --save-before-limit {compute.save_before_limit_seconds}"
         return f"{here} {shlex.quote(sys.executable)} {tool('launch_slurm.py')} {size}{step_options(compute)} {torchrun}"
-    if compute.processes == 1:
+    if compute.processes == 1 and compute.bind == "none":
         return on_node
     if launcher == "env":
         # $$ is the process id of the job's shell: two jobs on one machine must not use the same port
@@ -179,6 +180,8 @@ def without_gpus(strategy: str, compute: Compute, executor: str, gres: str | Non
     needs = f"train.strategy: `{strategy}`" if "cpu" not in strategy_info(strategy).devices else None
     if compute.required_device == "cuda":
         needs = "compute.device: is cuda, which" if compute.device == "cuda" else f"compute.gpus: is {compute.gpus}, which"
+    elif compute.bind != "none":
+        needs = f"compute.bind: is {compute.bind}, which"
     if needs and executor == SLURM and not any(words in f"{gres} {compute.sbatch}" for words in ("gpu", "--exclusive")):
         return (
             f"{needs} needs GPUs, but compute.gpus is 0, so SLURM would allocate none. Set compute.gpus: {compute.processes}, one for "

@@ -196,7 +196,7 @@ def evaluation_compute(run: Settings) -> Compute:
     size: dict[str, object] = {}
     info = strategy_info(strategy.use)
     if not info.shards_model and not misfit(strategy, info, 1, compute.device):
-        size = {"nodes": "1", "processes": 1, "gpus": min(1, compute.gpus)}
+        size = {"nodes": "1", "processes": 1, "gpus": min(1, compute.gpus), "bind": "none"}
     if "processes" in given and compute.gpus:
         size["gpus"] = given["processes"]
     return compute.model_copy(update=size | given)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.manifests import digest, make_private_folder, private
-from snaketrain.runtime.ranks import Ranks, bind
+from snaketrain.runtime.ranks import Ranks
 
 # --- The log of a rank. Only the first rank of each node keeps a file; the others remember their last lines for a failure report.
 
@@ -85,7 +85,6 @@ def start_rank() -> None:
     write_whole_lines()
     quiet_libraries()
     log_to(None)
-    bind(Ranks.of_environment())
 
 
 # --- When ranks fail together, the first one reports why; the others lost their connection to it, or failed in the same place.

@@ -176,9 +176,10 @@ class Compute(Section):
         description="network interface for the communication between nodes of a SLURM job, such as ib0; null: the system chooses",
         min_length=1,
     )
-    bind: Literal["none", "numa"] = Field(
+    bind: Literal["none", "node", "socket", "exclusive", "core-complex"] = Field(
         "none",
-        description="`numa` binds each process to its own cores on the NUMA node of its GPU; without GPUs, to an equal share of the cores",
+        description="binds each process to cores near its GPU, as `torchrun --numa-binding` does: to all of its NUMA `node` or `socket`, or, "
+        "`exclusive`, to cores of its own there; needs the program numactl",
     )
     memory_mb: Positive = Field(4000, description="memory per node for a training, requested from SLURM")
     minutes: Positive = Field(120, description="time limit of a SLURM job; a longer training saves, is requeued and resumes")
@@ -260,6 +261,8 @@ class Compute(Section):
             yield f"`processes` ({self.processes}) need a GPU each, but `gpus` is {self.gpus}: make them equal"
         if self.launcher != "env" and self.launch_command != type(self).model_fields["launch_command"].default:
             yield f"`launch_command` is for the `launcher` env, but `launcher` is {self.launcher}: set it to env, or remove `launch_command`"
+        if self.bind != "none" and (why := "device" if self.device == "cpu" else "launcher" if self.launcher == "env" else None):
+            yield f"`bind` has torchrun bind processes to cores near their GPUs, but `{why}` is {getattr(self, why)}: remove `bind`"
         if self.interface and self.launcher in ("torchrun", "env"):
             yield f"`interface` is for the `launcher` srun, but `launcher` is {self.launcher}: remove `interface`"
         if self.launcher in ("env", "torchrun") and self.nodes != "1":
