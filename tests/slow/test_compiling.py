@@ -16,7 +16,6 @@ pytestmark = pytest.mark.slow
 ALONE = ("bert", "lm")  # the second recomputes activations
 TOGETHER: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ddp": ("ddp", "bert", {}),
-    "fsdp": ("fsdp", "llama", {}),
     "fsdp, recomputed": ("fsdp", "lm", {}),
     "ulysses": ("mesh", "llama", {"context": 2, "context_attention": "ulysses"}),
     "pipeline": ("mesh", "deep", {"pipeline": 2}),
