@@ -1,4 +1,4 @@
-"""Each metric on random sets, 200 or (`slow`) 2,000, against scikit-learn and scipy, wherever it is computed: while training, in an evaluation, and by weights.
+"""Each metric on 200 random sets, or 2,000 if WHOLE_BATTERY is set, against scikit-learn and scipy, wherever it is computed: while training, in an evaluation, and by weights.
 
 Among the sets are those of one row or one class, with classes that are missing in the labels, the predictions or both, with equal scores,
 constant targets, and targets whose mean is a million times their deviation.
@@ -6,6 +6,7 @@ constant targets, and targets whose mean is a million times their deviation.
 
 import functools
 import math
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -24,6 +25,7 @@ from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.building import add_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # scikit-learn's about what is undefined
+TIMES = 10 if "WHOLE_BATTERY" in os.environ else 1
 ARGUMENTS = {"f_beta": {"beta": 2}, "top_k_accuracy": {"top_k": 2}}
 
 
@@ -116,10 +118,9 @@ def class_scores(labels: np.ndarray, guess: np.ndarray, shares: np.ndarray) -> d
     return expected | {"auroc": auroc, "average_precision": precision, "top_k_accuracy": top_two}
 
 
-@pytest.mark.parametrize("sets", [90, pytest.param(900, marks=pytest.mark.slow)])
-def test_metrics_of_one_class(sets):
+def test_metrics_of_one_class():
     wrong = []
-    for logits, labels, cuts in class_sets(sets):
+    for logits, labels, cuts in class_sets(90 * TIMES):
         shares = np.concatenate([torch.from_numpy(part).softmax(1).numpy() for part in np.split(logits, cuts)])
         guess, names = shares.argmax(1), [f"c{n}" for n in range(logits.shape[1])]
         found = measured("class", logits, labels, cuts)
@@ -169,10 +170,9 @@ def label_scores(true: np.ndarray, guess: np.ndarray) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("sets", [50, pytest.param(500, marks=pytest.mark.slow)])
-def test_metrics_of_several_classes(sets):
+def test_metrics_of_several_classes():
     wrong = []
-    for logits, labels, cuts in label_sets(sets):
+    for logits, labels, cuts in label_sets(50 * TIMES):
         # of each share by itself, since the last digit of a probability depends on its place in memory, and with it what is equal
         shares = np.concatenate([torch.from_numpy(part).sigmoid().numpy() for part in np.split(logits, cuts)])
         true, guess = labels > 0.5, logits > 0
@@ -228,10 +228,9 @@ def number_scores(true: np.ndarray, guess: np.ndarray) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("sets", [60, pytest.param(600, marks=pytest.mark.slow)])
-def test_metrics_of_a_number(sets):
+def test_metrics_of_a_number():
     wrong = []
-    for logits, labels, cuts in number_sets(sets):
+    for logits, labels, cuts in number_sets(60 * TIMES):
         true, guess = labels.astype(float), logits[:, 0].astype(float)
         expected = number_scores(true, guess) | {
             "kendall": stats.kendalltau(true, guess).statistic,

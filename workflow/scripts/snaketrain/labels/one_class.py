@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from snaketrain.runtime.strict_json import Json, JsonObject
 
 MOST_NUMBERS = 20  # classes whose counts are readable in a confusion matrix
+MOST_NAMES = 60  # beside a confusion matrix; of more classes every second, third ... is named
 MOST_PAIRS, MOST_BARS = 100, 20  # of classes, in the results and in the plot, where there are too many for a confusion matrix
 
 
@@ -174,7 +175,7 @@ class OneClassReport(ClassReport):
     def panels(cls, results: JsonObject) -> list[Panel]:
         if "confusion" not in results:
             return [Panel(cls.draw_most_confused, 6.5), Panel(cls.draw_reliability)]
-        side = max(4.0, 1.6 + 0.7 * min(len(results["classes"]), 60))
+        side = max(4.0, 1.6 + 0.7 * min(len(results["classes"]), MOST_NAMES))
         return [Panel(cls.draw_confusion_matrix, side + 0.8, side), Panel(cls.draw_reliability)]
 
     @staticmethod
@@ -186,8 +187,9 @@ class OneClassReport(ClassReport):
         image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         axes.set(xlabel="predicted", ylabel="true", title="confusion matrix")
         crowded = len(names) > 3
-        axes.set_xticks(range(len(names)), names, rotation=45 if crowded else 0, ha="right" if crowded else "center")
-        axes.set_yticks(range(len(names)), names)
+        named = range(0, len(names), -(-len(names) // MOST_NAMES))
+        axes.set_xticks(named, names[:: named.step], rotation=45 if crowded else 0, ha="right" if crowded else "center")
+        axes.set_yticks(named, names[:: named.step])
         if len(names) <= MOST_NUMBERS:
             for (row, column), count in np.ndenumerate(counts):
                 share = shares[row, column]

@@ -76,7 +76,7 @@ def encoded(library: Tokenizer, some: list[str], **settings) -> pyarrow.Table:
 @pytest.mark.parametrize("end_token", [None, "[SEP]"])
 @pytest.mark.parametrize("kind", ["word pieces", "bytes", "unigrams", "one piece"])
 def test_tokens_equal_those_of_the_whole_text(kind, end_token):
-    tokenizer, some = trained(kind), texts(300, 300)
+    tokenizer, some = trained(kind), texts(100, 300)
     assert splits_at_spaces(tokenizer) == (kind != "one piece")
     tokenizer.enable_truncation(24 - (end_token is not None))
     whole, end = tokenizer.encode_batch(some), [tokenizer.token_to_id(end_token)] if end_token else []
@@ -84,7 +84,7 @@ def test_tokens_equal_those_of_the_whole_text(kind, end_token):
     made = encoded(tokenizer, some, max_length=24, end_token=end_token)
     assert made["input_ids"].to_pylist() == [encoding.ids + end for encoding in whole]
     assert made["truncated"].to_pylist() == [bool(encoding.overflowing) for encoding in whole]
-    assert sum(made["truncated"].to_pylist()) > 250
+    assert sum(made["truncated"].to_pylist()) > 100
 
 
 @pytest.mark.parametrize("cached", [0, 10**6])
@@ -92,7 +92,7 @@ def test_tokens_equal_those_of_the_whole_text(kind, end_token):
 def test_whole_texts_have_equal_tokens_too(kind, cached, monkeypatch):
     """Most of their words occur inside many texts, and what the cache evicts in between makes no difference."""
     monkeypatch.setattr(module, "CACHED_CHARACTERS", cached)
-    tokenizer, some = trained(kind), texts(300, 100)
+    tokenizer, some = trained(kind), texts(100, 100)
     whole = [encoding.ids for encoding in tokenizer.encode_batch(some)]
     made = encoded(tokenizer, some, max_length=None)
     assert made["input_ids"].to_pylist() == whole
