@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -37,7 +38,8 @@ class Followed:
         self.folder, self.workflow, self.starts = folder, None, 0
 
     def start(self, **compute) -> Workflow:
-        self.workflow = Workflow(configured(self.folder, compute=compute), f"{TRAINING}/manifest.json", "--retries", "9")
+        words = f"{TRAINING}/manifest.json", "--retries", "9"
+        self.workflow = Workflow(configured(self.folder, compute=compute), *words, python=sys.executable)  # signals are the subject
         return self.workflow
 
     def under_way(self) -> Workflow:
