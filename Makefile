@@ -102,13 +102,14 @@ test-gpu: compiled
 mutations: .venv/installed-dev
 	$(BIN)/python tests/mutations.py
 
+# All of them, even if one finds something
 check: .venv/installed-dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/snakefmt --check Snakefile workflow/Snakefile workflow/rules $(EXTRAS)
-	$(BIN)/python tests/lint_workflow.py
-	$(BIN)/python tests/measure_structure.py
+	@failed=0; \
+	for tool in "ruff check ." "ruff format --check ." mypy "snakefmt --check Snakefile workflow/Snakefile workflow/rules $(EXTRAS)" \
+		"python tests/lint_workflow.py" "python tests/measure_structure.py"; do \
+		echo "$$tool"; $(BIN)/$$tool || failed=1; \
+	done; \
+	exit $$failed
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/overhead.py
