@@ -54,6 +54,11 @@ def test_why_says_which_settings_changed(folder):
     assert {line[0] for line in others} >= {"select_checkpoint", "evaluate_model"} and "other" not in found
 
 
+def test_why_knows_the_runs(folder):
+    told = snaketrain(folder, "why", CONFIGURATION, "smal", code=1)
+    assert told == "The configuration has no run 'smal'. Did you mean 'small'? It has: other, small.\n"
+
+
 def test_without_a_file_it_is_the_default_that_is_checked(folder):
     assert "No errors in the configuration of 2 runs." in snaketrain(folder, "check")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from snaketrain.runtime import stages
+from snaketrain.tracking.database import readable
 from tools import launch_slurm, show_runs
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
@@ -89,6 +90,18 @@ def test_a_server_of_the_same_database_is_recognised(taken, tmp_path):
 def test_without_results_the_tool_says_how_to_make_some(tmp_path):
     done = subprocess.run([sys.executable, SCRIPTS / "tools/show_runs.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.endswith("Run `make demo` first, or snakemake in this folder.\n")
+
+
+@pytest.mark.parametrize("uri", ["nope", "mlflow.db", "file:///mlruns"])
+def test_what_is_no_address_of_mlflow_is_refused(uri):
+    with pytest.raises(SystemExit, match=rf"^--uri: {uri} is not the address of a server or database\. Write one such as"), readable(uri):
+        pass
+
+
+def test_no_database_is_made_where_one_is_looked_for(tmp_path):
+    with pytest.raises(SystemExit, match="there are no results yet"), readable(f"sqlite:///{tmp_path}/mlflow.db"):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_configuration_that_is_not_yaml_is_reported_in_one_line(tmp_path):

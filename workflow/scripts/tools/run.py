@@ -14,8 +14,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
 from snakemake_logger_plugin_snaketrain.messages import REASONS
-from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.errors import ConfigurationError, nearest
 from snaketrain.config.files import read_configuration
+from snaketrain.config.runs import read_runs
+from snaketrain.config.schema import Settings
 
 PROJECT = Path(__file__).resolve().parents[3]
 DEFAULT = "config/config.yaml"
@@ -71,7 +73,7 @@ def run(words: list[str]) -> None:
 
 def snakemake(configuration: str | None, profile: str, others: list[str]) -> list[str]:
     """The command, once the configuration is without errors."""
-    file = configuration or str(DEFAULT if Path(DEFAULT).exists() else PROJECT / DEFAULT)
+    file = configuration or default()
     try:
         read_configuration([file])
     except ConfigurationError as error:
@@ -82,6 +84,10 @@ def snakemake(configuration: str | None, profile: str, others: list[str]) -> lis
         raise SystemExit(f"--profile: {profile} is no folder, and none of {there}.")
     snakefile = [] if Path("Snakefile").exists() else ["--snakefile", str(PROJECT / "Snakefile")]
     return ["snakemake", *snakefile, "--profile", os.path.relpath(folder), "--configfile", file, *by_section(others)]
+
+
+def default() -> str:
+    return str(DEFAULT if Path(DEFAULT).exists() else PROJECT / DEFAULT)
 
 
 def by_section(words: list[str]) -> list[str]:
@@ -100,6 +106,14 @@ def by_section(words: list[str]) -> list[str]:
 
 
 # --- why
+
+
+def runs_of(file: str | None, overrides: list[str]) -> dict[str, Settings]:
+    try:
+        return read_runs(read_configuration([file or default()], overrides))
+    except ConfigurationError as error:
+        raise SystemExit(str(error)) from None
+
 
 JOB = re.compile(r"^(?:local)?(?:rule|checkpoint) (\w+):\n((?:    .*\n)+)", re.M)
 CHANGE = re.compile(r"^        (\S+: .* -> .*)$", re.M)
@@ -126,6 +140,9 @@ def why(words: list[str]) -> int:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="only the jobs of these runs (default: all)")
     parser.add_argument("--config", nargs="+", default=[], metavar="NAME=VALUE", help="settings over those of the file, as for snakemake")
     args = parser.parse_args(words)
+    known = runs_of(args.file, args.config) if args.runs else {}
+    if unknown := [run for run in args.runs if run not in known]:
+        raise SystemExit(f"The configuration has no run {unknown[0]!r}{nearest(unknown[0], known)} It has: {', '.join(known)}.")
     overrides = ["--config", *args.config] if args.config else []
     command = snakemake(args.file, "local", ["--dry-run", "--nolock", *overrides])
     done = subprocess.run([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -39,8 +39,6 @@ def main() -> None:
     parser.add_argument("--no-browser", action="store_true", help="print the addresses without opening a browser")
     args = parser.parse_args()
     uri = resolved(args.uri) if args.uri else f"{SQLITE}{Path('mlflow.db').resolve()}"
-    if uri.startswith(SQLITE) and not (database := Path(uri.removeprefix(SQLITE))).is_file():
-        raise SystemExit(f"{database}: there are no results yet. Run `make demo` first, or snakemake in this folder.")
     with readable(uri) as store:
         if port := port_of_server(store):
             print(f"MLflow runs already, on port {port}.", file=sys.stderr)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.file_systems import has_locks, kind
 
 SQLITE = "sqlite:///"
@@ -21,9 +22,15 @@ def must_be_copied(database: Path) -> str | None:
 
 @contextlib.contextmanager
 def readable(uri: str) -> Iterator[str]:
-    """The address of a copy, if the database is where it cannot be opened."""
+    """The address of what is there, or of a copy, if the database is where it cannot be opened."""
+    if uri.startswith("file:") or ("://" not in uri and uri != "databricks"):
+        raise SystemExit(
+            f"--uri: {hidden(uri)} is not the address of a server or database. Write one such as http://host:5000 or sqlite:////absolute/path/mlflow.db."
+        )
     database = Path(uri.removeprefix(SQLITE))
-    if not uri.startswith(SQLITE) or not database.is_file() or not (why := must_be_copied(database)):
+    if uri.startswith(SQLITE) and not database.is_file():  # MLflow would make one
+        raise SystemExit(f"{database}: there are no results yet. Run `make demo` first, or snakemake in this folder.")
+    if not uri.startswith(SQLITE) or not (why := must_be_copied(database)):
         yield uri
         return
     with tempfile.TemporaryDirectory(prefix="snaketrain-mlflow-") as folder:
