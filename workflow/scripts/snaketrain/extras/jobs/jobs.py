@@ -45,7 +45,6 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, metavar="FOLDER", help="folder of the workflow (default: the current one)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="status|log|cancel")
     shown = commands.add_parser("status", help="show what each run is at", description="Show what each run is at.")
     shown.add_argument("runs", nargs="*", metavar="RUN", help="only these runs (default: all of the folder)")
@@ -56,7 +55,12 @@ def arguments() -> argparse.Namespace:
     printed.add_argument("-f", "--follow", action="store_true", help="keep printing until the job ends, or Ctrl-C")
     ended = commands.add_parser("cancel", help="save and end the jobs of runs", description="Save and end the jobs of runs.")
     ended.add_argument("runs", nargs="+", metavar="RUN", help="names of the runs whose jobs are ended")
-    return parser.parse_args()
+    for command in (shown, printed, ended):
+        command.add_argument("--directory", type=Path, metavar="FOLDER", help="folder of the workflow (default: the current one)")
+    args = parser.parse_args()
+    if args.directory and not args.directory.is_dir():
+        parser.error(f"--directory: {args.directory} is no folder")
+    return args
 
 
 # --- What each run of this folder is at: by SLURM's queue where there is one, and by what the runs have written.

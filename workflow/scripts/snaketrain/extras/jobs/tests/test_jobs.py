@@ -234,6 +234,15 @@ def test_status_for_programs(slurm, monkeypatch, capsys):
     assert (found["run"], found["state"], found["step"], found["steps"]) == ("large", "FAILED", 40, 100)
 
 
+def test_status_of_another_folder(slurm, monkeypatch, capsys, tmp_path):
+    """As `snaketrain status --directory FOLDER` is passed on."""
+    trained("large", 40)
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, "status", "--directory", "ws") == 0 and "large" in table(capsys)
+    assert call(monkeypatch, "status", "--directory", "elsewhere") == 2
+    assert "--directory: elsewhere is no folder" in capsys.readouterr().err
+
+
 def test_status_while_slurm_does_not_answer(slurm, monkeypatch, capsys):
     slurm(squeue="echo 'Unable to contact slurm controller' >&2; exit 1")
     trained("large", 40)
