@@ -23,7 +23,8 @@ LONGEST = (
     "distributed/test_strategies.py", "distributed/test_reuse.py", "distributed/test_parts_of_models.py", "distributed/test_surviving.py",
     "pipeline/test_examples.py", "pipeline/test_text_classification.py", "pipeline/test_follower_faults.py", "pipeline/test_staleness.py",
     "prediction/tests/test_predicting.py", "planning/tests/test_planning.py", "reproduce/tests/test_reproducing.py",
-    "search/tests/test_sampled_search.py",
+    "search/tests/test_sampled_search.py", "search/tests/test_searched_sweep.py", "shared_steps/tests/test_trunks_in_a_workflow.py",
+    "shards/tests/test_sharded_data.py", "fast_tokenizer/tests/test_truncation.py", "local_database/tests/test_lost_machine.py",
 )  # fmt: skip
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
