@@ -142,7 +142,7 @@ def why(words: list[str]) -> int:
     args = parser.parse_args(words)
     known = runs_of(args.file, args.config) if args.runs else {}
     if unknown := [run for run in args.runs if run not in known]:
-        raise SystemExit(f"The configuration has no run {unknown[0]!r}{nearest(unknown[0], known)} It has: {', '.join(known)}.")
+        raise SystemExit(f"The configuration has no run {unknown[0]!r}{nearest(unknown[0], known)} It has: {', '.join(sorted(known))}.")
     overrides = ["--config", *args.config] if args.config else []
     command = snakemake(args.file, "local", ["--dry-run", "--nolock", *overrides])
     done = subprocess.run([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
