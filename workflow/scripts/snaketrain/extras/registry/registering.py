@@ -119,6 +119,8 @@ def is_due(folder: Path, uri: str, run_id: str) -> bool:
     selection = tracked.read_json(folder / "selection/selection.json") or {}
     if (selection.get("winner") or {}).get("value") is None:
         return False
+    if tracked.manifest(folder / "selection/manifest.json") is None:  # the next start of the workflow selects again
+        return False
     before = tracked.read_json(folder / "selection/.registered.json") or {}
     return is_servable(folder) and not decided_on(folder, uri, run_id).items() <= before.items()
 

@@ -1,8 +1,12 @@
 """Which model is registered, and which becomes champion."""
 
+import json
+
 import pytest
 
+from snaketrain.extras.registry import registering
 from snaketrain.extras.registry.registering import Contender, decide
+from snaketrain.runtime.manifests import Manifest, write_manifest
 
 FIRST = Contender("first", 0.8, "accuracy", "max", "d1")
 
@@ -28,3 +32,13 @@ def other(value: float, **changes) -> Contender:
 def test_decisions(new, registered, champion, registers, moves_alias, reason):
     found = decide(new, registered, champion)
     assert (found.registers, found.moves_alias) == (registers, moves_alias) and reason in found.reason
+
+
+def test_a_damaged_selection_is_not_due_and_ends_no_follower(tmp_path, monkeypatch):
+    monkeypatch.setattr(registering, "is_servable", lambda folder: True)
+    (tmp_path / "selection").mkdir()
+    (tmp_path / "selection/selection.json").write_text(json.dumps({"winner": {"value": 0.9}}))
+    write_manifest(tmp_path / "selection/manifest.json", Manifest("select_checkpoint", "x", {}, {}, {}, {}))
+    assert registering.is_due(tmp_path, "sqlite:///mlflow.db", "1")
+    (tmp_path / "selection/manifest.json").write_text("{}")
+    assert not registering.is_due(tmp_path, "sqlite:///mlflow.db", "1")
