@@ -22,7 +22,7 @@ def code_without(extras: list[str], folder: Path) -> Path:
     return folder / "Snakefile"
 
 
-def unregistered(folder: Path) -> Path:
+def without_registry(folder: Path) -> Path:
     """The project without the setting of the extra `registry`, which the tests' projects have; it makes nothing stale."""
     config = read_configuration(folder)
     config["tracking"].pop("register_models", None)
@@ -31,7 +31,7 @@ def unregistered(folder: Path) -> Path:
 
 
 def test_a_workflow_runs_without_any_extra(tmp_path):
-    folder = unregistered(make_workspace(tmp_path / "project", runs={"small": {}}))
+    folder = without_registry(make_workspace(tmp_path / "project", runs={"small": {}}))
     snakemake(folder, snakefile=code_without(NAMES, tmp_path / "code"))
     results = json.loads((folder / "results/runs/small/evaluation/test_results.json").read_text())
     assert 0 <= results["metrics"]["accuracy"] <= 1 and (folder / "results/comparison/index.html").is_file()
@@ -39,7 +39,7 @@ def test_a_workflow_runs_without_any_extra(tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_an_extra_nothing_is_stale_that_does_not_run_its_code(name, tmp_path, workspace):
-    folder = unregistered(Path(shutil.copytree(workspace, tmp_path / "project", symlinks=True)))
+    folder = without_registry(Path(shutil.copytree(workspace, tmp_path / "project", symlinks=True)))
     done = snakemake(folder, "--dry-run", snakefile=code_without([name], tmp_path / "code"))
     prepares = any(each.startswith(f"snaketrain.extras.{name}.") for each in code_digests(SCRIPTS / "prepare_data.py"))
     assert ("Nothing to be done" in done.stdout + done.stderr) != prepares

@@ -1,12 +1,14 @@
 """Which model is registered, and which becomes champion."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from unit.workspace import make_workspace
 
 from snaketrain.extras.registry import registering
 from snaketrain.extras.registry.registering import Contender, decide
-from snaketrain.runtime.manifests import Manifest, write_manifest
+from snaketrain.runtime.manifests import Manifest, digests, read_manifest, write_json, write_manifest
 
 FIRST = Contender("first", 0.8, "accuracy", "max", "d1")
 
@@ -32,6 +34,18 @@ def other(value: float, **changes) -> Contender:
 def test_decisions(new, registered, champion, registers, moves_alias, reason):
     found = decide(new, registered, champion)
     assert (found.registers, found.moves_alias) == (registers, moves_alias) and reason in found.reason
+
+
+def test_an_average_of_checkpoints_is_ranked_by_its_evaluation(tmp_path):
+    """Its best checkpoint has another metric."""
+    run = make_workspace(tmp_path, {"first": {"skill": 0.9}}) / "runs/first"
+    chosen = json.loads((run / "selection/selection.json").read_text())
+    write_json(run / "selection/selection.json", chosen | {"averaged": [60, 40], "winner": chosen["winner"] | {"value": 0.75}})
+    selected, evaluated = (read_manifest(run / stage / "manifest.json") for stage in ("selection", "evaluation"))
+    selected = replace(selected, files=digests(selected.folder, selected.files))
+    write_manifest(selected.path, selected)
+    write_manifest(evaluated.path, replace(evaluated, inputs={"selection": selected.content}))
+    assert registering.contender_of(run).value == 0.9
 
 
 def test_a_damaged_selection_is_not_due_and_ends_no_follower(tmp_path, monkeypatch):
