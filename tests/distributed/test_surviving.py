@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -241,9 +242,14 @@ def test_a_stuck_process_is_named_and_the_training_ends(data, tmp_path):
     assert forking.run(words, 2, tmp_path / "log") == [76, 76]
     log = (tmp_path / "run/logs/rank-0.log").read_text()
     assert f"nothing has moved for {stall_seconds} seconds (compute.stall_seconds)" in log
-    assert "rank 0: waiting in" in log and "rank 1: busy in" in log and "odd.py" in log
+    waits, is_busy = (
+        re.search(r"rank 0: waiting in .*, in \w+ \((.*)\)$", log, re.M),
+        re.search(r"rank 1: busy in .*odd.py.* \((.*)\)$", log, re.M),
+    )
+    assert waits and is_busy, log
+    assert re.fullmatch(r"\w+ [\d,]+", waits[1]) and is_busy[1] == f"not in {waits[1]} yet"
     stacks = sorted(path.name for path in (tmp_path / "run/logs/stalled").iterdir())
-    assert stacks == ["rank-0.txt", "rank-1.txt"]
+    assert stacks == ["rank-0.json", "rank-0.txt", "rank-1.json", "rank-1.txt"]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from snaketrain.runtime.strict_json import Json, JsonObject
 if TYPE_CHECKING:
     from snaketrain.evaluation.results import Measured, Rows
     from snaketrain.strategies.base import Strategy
-    from snaketrain.training.watching import StallWatchdog
+    from snaketrain.training.hangs import StallWatchdog
 
 REPORT_ONLY = ("evaluate.confidence", "evaluate.bins", "set.checkpoints")  # settings that do not affect the scores of a model
 
@@ -132,9 +132,9 @@ class Scoring:
 
     @cached_property
     def watch(self) -> "StallWatchdog":
-        from snaketrain.training.watching import StallWatchdog
+        from snaketrain.training.hangs import StallWatchdog
 
-        return StallWatchdog(self.output / "stalled", self.strategy.rank, self.strategy.world_size, self.args.stall_seconds)
+        return StallWatchdog(self.output / "stalled", self.strategy, self.args.stall_seconds)
 
     def score(self, folder: Path, weights: Mapping[str, str], sets: Sequence[ScoredSet], name: str) -> None:
         """Run the model in `folder` on the sets; `name`: of the model, for the progress bar."""

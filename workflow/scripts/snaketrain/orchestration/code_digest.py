@@ -26,6 +26,7 @@ WITHOUT_EFFECT_ON_RESULTS = (
     "snaketrain.orchestration",
     "snaketrain.slurm",
     "snaketrain.training.callbacks",
+    "snaketrain.training.hangs",
     "snaketrain.training.watching",
 )
 # Of extras: `training` takes over only steps that are equal to the bit; `preparing` counts where `Stage.adds_code` says so.

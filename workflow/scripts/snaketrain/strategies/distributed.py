@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from snaketrain.runtime.processes import raise_limit
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.strategies.base import Strategy, T, best_precision
+from snaketrain.strategies.collectives import Collectives, record_collectives, recorded_collectives
 
 
 class Distributed(Strategy):
@@ -41,6 +42,7 @@ class Distributed(Strategy):
         # gloo connects ranks when they first exchange something, which most do with their neighbours in a ring alone; connected to
         # all others, each of 1,024 ranks would exceed the usual limit on open files
         os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
+        record_collectives()
         warning = raise_limit(ranks.world_size)
         if warning and ranks.rank == 0:
             logging.warning(warning)
@@ -89,6 +91,9 @@ class Distributed(Strategy):
 
     def wait(self) -> None:
         self.all_gather_object(None)
+
+    def collectives(self) -> Collectives:
+        return recorded_collectives()
 
 
 def all_gather(item: T, group: dist.ProcessGroup | None = None) -> list[T]:

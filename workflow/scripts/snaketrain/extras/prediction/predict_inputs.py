@@ -44,12 +44,12 @@ def main(args: Namespace) -> None:
     from snaketrain.evaluation.trained_model import TrainedModel
     from snaketrain.extras.prediction.predictor import Predictor, load_state
     from snaketrain.training.building import start_strategy
-    from snaketrain.training.watching import StallWatchdog
+    from snaketrain.training.hangs import StallWatchdog
 
     folder = selection.folder / "model"
     trained = TrainedModel.read(folder)
     strategy = start_strategy(trained.train, args.device, trained.precision)
-    watch = StallWatchdog(job.folder / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
+    watch = StallWatchdog(job.folder / "stalled", strategy, args.stall_seconds)
     state = load_state(trained, folder, model.folder / "files" if model else None, strategy)
     predictor = Predictor(trained, folder, state, args.batch_size, args.threads, watch.beat)
     files = []
