@@ -77,7 +77,8 @@ def continue_trunk(run: Path, trunk: Path, step: int) -> None:
     trunk.mkdir(parents=True, exist_ok=True)
     (trunk / "journal.jsonl").write_text(json.dumps({"event": "train", "step": step}) + "\n")
     reused = {"event": "reused", "step": step, "training": str(trunk), "time": 0.0, "attempt": 0}
-    (run / "journal.jsonl").write_text(json.dumps(reused) + "\n" + (run / "journal.jsonl").read_text())
+    warning = {"event": "warning", "step": step, "message": "rank 2 on <b> is slow", "time": 0.0, "attempt": 0}
+    (run / "journal.jsonl").write_text(f"{json.dumps(reused)}\n{json.dumps(warning)}\n" + (run / "journal.jsonl").read_text())
     if (run / "manifest.json").is_file():
         write_manifest(run / "manifest.json", replace(read_manifest(run / "manifest.json"), logs=log_digests(run, ["journal.jsonl"])))
 

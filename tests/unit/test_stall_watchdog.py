@@ -113,7 +113,6 @@ IN_GATHER = Collective(3, "1", "mesh_shard", "all_gather", PAIR)
 )
 def test_the_collective_that_a_rank_waits_for_or_has_not_entered(of_ranks, said):
     entered = {
-        rank: Collectives({"0": 6, "1": 2} | {each.group: each.number for each in reversed(waits)}, waits)
-        for rank, waits in enumerate(of_ranks)
+        rank: Collectives({"0": 6, "1": 2} | {each.group: each.number for each in waits}, waits) for rank, waits in enumerate(of_ranks)
     }
     assert waiting_for(entered) == said

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Model, Train
-from snaketrain.config.schema.of_extras import modules
+from snaketrain.config.schema.of_extras import hooks
 from snaketrain.runtime import stages
 from snaketrain.runtime.journal import Clock, last_attempt
 from snaketrain.runtime.manifests import read_manifest, verify
@@ -128,8 +128,8 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--experiment", default="snaketrain", help="MLflow experiment name (default: %(default)s)")
     parser.add_argument("--notes", default="", help="description of the run, shown in MLflow")
-    for extra in modules("training"):
-        extra.add_arguments(parser)
+    for add_arguments in hooks("training", "add_arguments"):
+        add_arguments(parser)
     return parser
 
 
@@ -187,11 +187,12 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     of_extras: list[Callback] = []
     if first:
         attempt = Attempt(args, job, data, inputs, task, plan, selection, execution, until)
-        of_extras = [callback for extra in modules("training") for callback in extra.before_attempt(attempt)]
+        of_extras = [callback for before_attempt in hooks("training", "before_attempt") for callback in before_attempt(attempt)]
         about |= {"execution": execution} | executed_otherwise(folder, execution) | ({"mixed": job.mixed} if job.mixed else {})
     strategy.wait()  # for the checkpoints
     journals = open_journals(folder, strategy, partial(check, folder), about | {"metric": metric}, own_files)
     journals[0].listeners.append(recorder_of_loaded(folder))
+    of_extras += [callback for on_each_rank in hooks("training", "on_each_rank") for callback in on_each_rank(args, strategy, journals[0])]
     options = TrainerOptions(
         selection=selection, keep_best=args.keep, checkpoint_format=args.checkpoint_format, log_every=args.log_every,
         callbacks=of_extras

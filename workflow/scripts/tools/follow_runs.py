@@ -15,7 +15,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.config.schema.of_extras import modules
+from snaketrain.config.schema.of_extras import hooks
 from snaketrain.orchestration.follower import NOTE
 from snaketrain.runtime.credentials import hide_in_tracebacks
 from snaketrain.runtime.ownership import STILL_SECONDS, Lease, LeaseLost
@@ -35,8 +35,8 @@ def main() -> None:
         "--results", type=Path, default=Path("results"), metavar="FOLDER", help="results folder of the workflow (default: results)"
     )
     parser.add_argument("--uri", help="MLflow server or database (default: mlflow.db beside the results folder)")
-    for extra in modules("following"):
-        extra.add_arguments(parser)
+    for add_arguments in hooks("following", "add_arguments"):
+        add_arguments(parser)
     parser.add_argument("--once", action="store_true", help="update MLflow once and exit")
     parser.add_argument("--while-pid", type=int, metavar="PID", help="keep MLflow up to date until this process has ended")
     parser.add_argument(
@@ -54,8 +54,8 @@ def main() -> None:
     results = args.results.resolve()
     uri = args.uri or f"{SQLITE}{results.parent / 'mlflow.db'}"
     options = Options(results, uri, args)
-    for extra in (each for each in modules("following") if hasattr(each, "problem")):
-        if problem := extra.problem(options.database, args):
+    for problem_of in hooks("following", "problem"):
+        if problem := problem_of(options.database, args):
             parser.error(problem)
     # Ctrl-C reaches the workflow too, which then waits for its jobs: what they still write must reach MLflow
     signal.signal(signal.SIGINT, signal.SIG_IGN if args.while_pid else lambda number, _: stopping.append(number))

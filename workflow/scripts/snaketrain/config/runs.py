@@ -29,7 +29,7 @@ from snaketrain.config.errors import (
 from snaketrain.config.files import ALTERNATIVES, TooLarge, merged, not_plain, value_at, without, without_alternatives
 from snaketrain.config.schema import Settings
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER, sections_in
-from snaketrain.config.schema.of_extras import modules
+from snaketrain.config.schema.of_extras import hooks, modules
 from snaketrain.config.secrets import literal_secrets
 from snaketrain.config.sweeps import Change, changes_by_run
 from snaketrain.runtime.strict_json import Json, JsonObject
@@ -95,8 +95,8 @@ def read(config: JsonObject) -> Reading:
         f"data{problem.partition(name)[2]}" for name in datasets for problem in dataset_errors if problem.startswith(f"datasets.{name}.")
     }
     problems += dataset_errors + found + _without_repeats(alone, runs, changes, known)
-    for extra in modules("top_level"):
-        problems += extra.problems(config, changes, settings_of(runs))
+    for problems_of in hooks("top_level", "problems"):
+        problems += problems_of(config, changes, settings_of(runs))
     return Reading(runs or {"default": alone}, problems)
 
 

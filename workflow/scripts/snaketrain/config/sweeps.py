@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from snaketrain.config.errors import bad_name, shown
 from snaketrain.config.schema import Settings
-from snaketrain.config.schema.of_extras import modules
+from snaketrain.config.schema.of_extras import hooks
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 MOST_RUNS = 10_000  # unless `max_runs` says otherwise
@@ -43,8 +43,8 @@ def changes_by_run(config: JsonObject) -> tuple[dict[str, Change], list[str]]:
         elif not found:
             changes += _points(str(sweep), axes)
         problems += found
-    for extra in modules("top_level"):
-        changes += extra.changes(config)
+    for changes_of in hooks("top_level", "changes"):
+        changes += changes_of(config)
     if not changes and not problems:
         changes = [Change("default", "runs.default", {})]
     named, more = _by_name(changes)

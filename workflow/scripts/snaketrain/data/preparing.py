@@ -16,7 +16,7 @@ import pyarrow
 
 from snaketrain.config.schema import Data
 from snaketrain.config.schema.data import stream_data_problems
-from snaketrain.config.schema.of_extras import modules
+from snaketrain.config.schema.of_extras import hooks
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.loading import open_table, split_files
 from snaketrain.data.reading import check_columns, readable
@@ -275,11 +275,11 @@ class Joined:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    for extra in modules("preparing"):
-        extra.add_arguments(parser)
+    for add_arguments_of_extra in hooks("preparing", "add_arguments"):
+        add_arguments_of_extra(parser)
 
 
 def joined(preparation: Preparation) -> Joined | None:
     """None: the rows are to be read here."""
-    found = (extra.joined(preparation) for extra in modules("preparing"))
+    found = (joined(preparation) for joined in hooks("preparing", "joined"))
     return next(filter(None, found), None)

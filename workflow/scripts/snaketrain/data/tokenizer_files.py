@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import pyarrow
 
 from snaketrain.config.schema import Data
-from snaketrain.config.schema.of_extras import modules
+from snaketrain.config.schema.of_extras import hooks
 from snaketrain.data.cells import BadData
 from snaketrain.data.tokenizer import (
     BatchTokenizer,
@@ -223,7 +223,7 @@ def make_tokenizer(folder: Path, data: Data, plain: bool = False, length: str = 
     if data.messages:
         return ChatTokenizer(folder, data, end_token_id(folder, data))
     tokenizer = PlainTokenizer(library, data)
-    found = [] if plain else [extra.faster(tokenizer) for extra in modules("tokenizer")]
+    found = [] if plain else [faster(tokenizer) for faster in hooks("tokenizer", "faster")]
     return next(filter(None, found), tokenizer)
 
 

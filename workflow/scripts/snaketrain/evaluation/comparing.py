@@ -19,6 +19,7 @@ from snaketrain.tasks.metric_names import rank_key
 
 # --- What a run's journal contains: its curves, duration and status.
 
+MOST_WARNINGS = 20  # of a training, the last ones
 Curves = dict[str, list[tuple[int, float]]]  # steps and values by name
 
 
@@ -63,9 +64,11 @@ def seconds_training(events: Iterable[Event]) -> float:
 
 
 def standing(events: list[Event], before: JsonObject | None = None) -> JsonObject:
-    """The state of the training after these events: its status, the time of the last event, its attempts and SLURM jobs."""
-    state: JsonObject = {"status": "RUNNING", "why": "not yet", "time": 0.0, "attempts": 0, "jobs": []} | (before or {})
+    """The state of the training after these events: its status, the time of the last event, its attempts, SLURM jobs and warnings."""
+    state: JsonObject = {"status": "RUNNING", "why": "not yet", "time": 0.0, "attempts": 0, "jobs": [], "warnings": []} | (before or {})
     for event in events:
+        if event.get("event") == "warning":
+            state["warnings"] = [*state["warnings"], event["message"]][-MOST_WARNINGS:]
         if event.get("event") == "end":
             state |= {"status": event.get("status", "FAILED"), "why": end_of(event), "time": event.get("time", state["time"])}
         elif event.get("event") == "attempt":
@@ -174,6 +177,7 @@ def row(run: FinishedRun) -> Row:
     line["peak_memory_mb"] = max(memory, default=None)
     line["minutes"] = seconds_training(run["events"]) / 60
     line["took_over"] = next((event.get("message") for event in run["events"] if event.get("event") == "reused"), None)
+    line["warnings"] = "; ".join(standing(run["events"])["warnings"]) or None
     line["mixed"] = "; ".join(f"{', '.join(change['changed'])} changed after step {change['step']}" for change in run["mixed"]) or None
     return line
 

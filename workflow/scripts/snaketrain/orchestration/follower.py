@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from snaketrain.config.schema import Tracking
-from snaketrain.config.schema.of_extras import modules
+from snaketrain.config.schema.of_extras import hooks
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.manifests import private
 
@@ -30,7 +30,7 @@ LOOK_EVERY_SECONDS = 0.2
 
 def command(results: Path, uri: str | None, given: Tracking | Namespace, *options: str) -> list[str]:
     """`given`: settings or arguments, of which extras make more options."""
-    where = [*([f"--uri={uri}"] if uri else []), *(word for extra in modules("following") for word in extra.words(given))]
+    where = [*([f"--uri={uri}"] if uri else []), *(word for words in hooks("following", "words") for word in words(given))]
     return [sys.executable, str(SCRIPT), "--results", str(results), *where, *options]
 
 

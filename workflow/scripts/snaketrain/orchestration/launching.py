@@ -9,7 +9,7 @@ from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute
-from snaketrain.config.schema.of_extras import modules
+from snaketrain.config.schema.of_extras import hooks
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.strategy_declarations import strategy_info
 from snaketrain.runtime.ranks import SETUP_FAILED
@@ -94,13 +94,13 @@ def with_gpus(compute: Compute) -> bool:
 
 def through_extras(compute: Compute) -> list[str]:
     """Scripts of extras that prepare a node and execute Python, with their arguments."""
-    return [word for extra in modules("launching") for word in extra.python_words(compute)]
+    return [word for python_words in hooks("launching", "python_words") for word in python_words(compute)]
 
 
 def before_first_job(computes: list[Compute]) -> None:
     """What extras do where snakemake runs; `computes`: of the jobs that train or evaluate. An OSError says why nothing can be started."""
-    for extra in modules("launching"):
-        extra.before_first_job(computes)
+    for prepare in hooks("launching", "before_first_job"):
+        prepare(computes)
 
 
 def surroundings_problems(compute: Compute, under_slurm: bool) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import WITH_NAMES, follows, mentions, read, settings_of
 from snaketrain.config.schema import Data, Settings, Source, Tracking
-from snaketrain.config.schema.of_extras import modules
+from snaketrain.config.schema.of_extras import hooks, modules
 from snaketrain.config.secrets import environment_problems
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.locations import address_problems
@@ -66,12 +66,12 @@ def examine(config: JsonObject) -> dict[str, Settings]:
     runs = settings_of(reading.runs)
     problems += tracking(runs)
     problems += shell_problems(runs)
-    problems += [problem for each in modules("check") if hasattr(each, "problems_of_runs") for problem in each.problems_of_runs(runs)]
+    problems += [problem for problems_of in hooks("check", "problems_of_runs") for problem in problems_of(runs)]
     without_data = [name for name in runs if follows("data", reading.runs[name].wrong)]
     wrong = set().union(*(found.wrong for found in reading.runs.values()))
     problems += [each for each in effect_problems(runs, without_data) if not is_known(each, problems) and not follows_by_path(each, wrong)]
     if not problems:  # a plan, say, would fail or mean nothing with wrong settings
-        problems = [problem for each in modules("check") if hasattr(each, "problems") for problem in each.problems(runs)]
+        problems = [problem for problems_of in hooks("check", "problems") for problem in problems_of(runs)]
     if problems:
         raise ConfigurationError(_once(problems))
     return runs

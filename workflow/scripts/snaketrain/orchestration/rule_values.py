@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from snaketrain.config.schema import Compute, Settings
+from snaketrain.config.schema.of_extras import hooks
 from snaketrain.runtime.credentials import hidden
 
 # --- Values of a rule that may differ from job to job, in the form that is cheapest for Snakemake.
@@ -96,6 +97,7 @@ def training_options(run: Settings) -> str:
             "loader-workers": loader_workers(run.compute),
             "notes": hidden(run.tracking.notes),
         }
+        | {name: value for options_of in hooks("training", "options") for name, value in options_of(run).items()}
     )
 
 

@@ -223,7 +223,9 @@ class Follower:
             sent.done["samples"] = "sent"
         state = sent.standing or standing([{"event": "", "time": time.time()}])
         status, why = tracked.status(state, time.time(), left)
-        if sent.status == (token := f"{status} {state['attempts']} {state['time'] if status != 'RUNNING' else ''}"):
+        if sent.status == (
+            token := f"{status} {state['attempts']} {len(state['warnings'])} {state['time'] if status != 'RUNNING' else ''}"
+        ):
             return
         if state["status"] == "FINISHED" and (spent := goodput(all_events(journal))):
             self.store.points(sent.run_id, [("goodput", spent["goodput"], state["time"], 0)])

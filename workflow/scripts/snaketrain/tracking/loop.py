@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from snaketrain.config.schema.of_extras import modules
+from snaketrain.config.schema.of_extras import hooks
 from snaketrain.orchestration.follower import NOTE, ON_END, ON_END_SINCE, command
 from snaketrain.runtime.credentials import hidden, resolved
 from snaketrain.runtime.manifests import private, write_json
@@ -152,12 +152,12 @@ class Loop:
         self.options, self.lease, self.is_over = options, lease, is_over
         self.follower: Follower | None = None
         self.local: DatabaseElsewhere | None = None
-        doing = (extra.beside(options.results, options.arguments) for extra in modules("following") if hasattr(extra, "beside"))
+        doing = (beside(options.results, options.arguments) for beside in hooks("following", "beside"))
         self.beside: list[Beside] = [each for each in doing if each]
         self.on_end = OnEnd.of_environment(options.results)
         self.open_elsewhere: Callable[[Path, Callable[[], None]], DatabaseElsewhere] | None = None
-        for extra in (each for each in modules("following") if options.database and hasattr(each, "elsewhere")):
-            opens, warning = extra.elsewhere(options.database, options.arguments)
+        for elsewhere in hooks("following", "elsewhere") if options.database else ():
+            opens, warning = elsewhere(options.database, options.arguments)
             self.open_elsewhere = opens or self.open_elsewhere
             if warning:
                 warn(warning)

@@ -176,9 +176,9 @@ def reason(reasons: JsonObject, stage: str) -> dict[str, str]:
 
 
 def attempts(standing: JsonObject, why: str) -> dict[str, str]:
-    """How often a training was started, in which SLURM jobs, and how it ended."""
-    jobs = {"slurm.job_ids": ", ".join(standing["jobs"])} if standing["jobs"] else {}
-    return jobs | {"pipeline.attempts": str(standing["attempts"]), END: why}
+    """How often a training was started, in which SLURM jobs, what it warned of, and how it ended."""
+    found = {"slurm.job_ids": ", ".join(standing["jobs"]), "pipeline.warnings": cut("; ".join(standing["warnings"]), LONGEST_TAG)}
+    return {name: text for name, text in found.items() if text} | {"pipeline.attempts": str(standing["attempts"]), END: why}
 
 
 def time_table(seconds: dict[str, float]) -> JsonObject:

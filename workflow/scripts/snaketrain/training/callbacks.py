@@ -14,7 +14,7 @@ class Callback:
     """Derive from this, name it in `train.callbacks`, and override the hooks that you need.
 
     Every rank calls every hook but `on_checkpoint`, in the same order; `state.rank == 0` is the one to write files. A hook must not call
-    collectives: when ranks exchange something is decided by the trainer alone.
+    collectives: when ranks exchange something is decided by the trainer alone, which passes on what `exchange` returns.
     """
 
     observes_only = False  # True: it neither changes weights nor ends the training, so that adding or changing it repeats no step
@@ -43,6 +43,13 @@ class Callback:
     def on_error(self, state: TrainState, error: BaseException) -> None:
         """When an exception ends the training."""
 
+    def exchange(self, state: TrainState) -> Sequence[float]:
+        """Numbers to be added up over all ranks with those of the next step, so that no rank waits for it; always as many."""
+        return ()
+
+    def on_exchange(self, state: TrainState, sums: list[float]) -> None:
+        """After each step but the last: the sums of what `exchange` has returned on all ranks, before `on_step_end`."""
+
     def state_dict(self) -> Mapping[str, object]:
         """What a resumed training needs: numbers, strings, tensors."""
         return {}
@@ -60,6 +67,8 @@ class Callbacks:
 
     def __init__(self, callbacks: Sequence[Callback]):
         self.callbacks = callbacks
+        self.exchanging = [callback for callback in callbacks if type(callback).exchange is not Callback.exchange]
+        self.lengths: list[int] = []
 
     def call(self, hook: str, state: TrainState, *given: object) -> None:
         """The hook of this name, of each."""
@@ -71,6 +80,16 @@ class Callbacks:
                     f"train.callbacks: {type(callback).__name__} declares `observes_only`, but has ended the training or changed the learning rate "
                     f"in `{hook}`. Remove the declaration from it."
                 )
+
+    def exchange(self, state: TrainState) -> list[float]:
+        shares = [callback.exchange(state) for callback in self.exchanging]
+        self.lengths = [len(share) for share in shares]
+        return [number for share in shares for number in share]
+
+    def on_exchange(self, state: TrainState, sums: list[float]) -> None:
+        for callback, length in zip(self.exchanging, self.lengths, strict=True):
+            callback.on_exchange(state, sums[:length])
+            sums = sums[length:]
 
     def state_dict(self) -> Mapping[str, object]:
         return {key: saved for key, callback in self._by_name().items() if (saved := callback.state_dict())}

@@ -185,8 +185,9 @@ class Trainer:
         """Log, evaluate and save according to the plan. Where the task has left a step out, the outcome is an earlier one's."""
         state, saving = self.state, 0.0
         if self.planned.upcoming:
-            _, stopping, saving = self.planned.upcoming.summed()
+            _, stopping, saving, *exchanged = self.planned.upcoming.summed()
             self.stopping = self.stopping or stopping > 0
+            self.callbacks.on_exchange(state, exchanged)
         if outcome and outcome.step == state.step:
             self.callbacks.call("on_step_end", state, outcome)
         self.report_checkpoints()
@@ -308,10 +309,11 @@ class Trainer:
         early = any(isinstance(callback, EarlyStopping) and callback.decided for callback in self.callbacks.callbacks)
         return "" if early else self.state.finished_early
 
-    def requests(self) -> tuple[bool, bool]:
-        """Whether this rank is asked to stop, and whether it is time to save; ranks exchange both a step ahead."""
+    def requests(self) -> tuple[float, ...]:
+        """Whether this rank is asked to stop, and whether it is time to save; ranks exchange both a step ahead, with numbers of callbacks."""
         minutes = self.train.save_every_minutes if self.state.rank == 0 else None
-        return self.options.stop(), minutes is not None and time.monotonic() - self.saved_at > 60 * minutes
+        is_time_to_save = minutes is not None and time.monotonic() - self.saved_at > 60 * minutes
+        return self.options.stop(), is_time_to_save, *self.callbacks.exchange(self.state)
 
     def finish(self) -> None:
         self.settle()

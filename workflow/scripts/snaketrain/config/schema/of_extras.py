@@ -7,7 +7,7 @@ valid so far, and the TABLES of the reference, by their titles.
 
 import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -25,6 +25,11 @@ Settings = TypeVar("Settings", bound=Section)
 def modules(name: str) -> tuple[ModuleType, ...]:
     """The module of this name of each extra that has one."""
     return tuple(importlib.import_module(f"snaketrain.extras.{path.parent.name}.{name}") for path in sorted(FOLDER.glob(f"*/{name}.py")))
+
+
+def hooks(module: str, name: str) -> list[Callable[..., Any]]:
+    """The functions of this name, in the modules of the extras that have one."""
+    return [getattr(extra, name) for extra in modules(module) if hasattr(extra, name)]
 
 
 def with_settings_of_extras(settings: type[Settings]) -> type[Settings]:
