@@ -1,6 +1,7 @@
 """SLURM's programs as scripts that do what a test says, and the executor over them; the fixtures are in unit/conftest.py."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 import types
@@ -9,6 +10,7 @@ from pathlib import Path
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from snakemake_executor_plugin_slurm_steady.executor import SteadyExecutor
+from snakemake_executor_plugin_slurm_steady.following import Following
 from snaketrain.orchestration import executor_hooks
 
 AWAY = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
@@ -24,14 +26,14 @@ def listing(*jobs: str) -> str:
     return "\n".join(f"echo '{job}|None|x|n1|/elsewhere'" for job in jobs) or "true"
 
 
-def look(executor: SteadyExecutor, jobs: list[SubmittedJobInfo]) -> list[SubmittedJobInfo]:
+def look(executor: Following, jobs: list[SubmittedJobInfo]) -> list[SubmittedJobInfo]:
     async def kept() -> list[SubmittedJobInfo]:
         return [job async for job in executor.check_active_jobs(jobs)]
 
     return asyncio.run(kept())
 
 
-def steady_executor(monkeypatch) -> SteadyExecutor:
+def steady_executor(monkeypatch, kind: type[Following] = SteadyExecutor) -> Following:
     """Without Snakemake around it: what it reports is kept in `reported`."""
     from snakemake_executor_plugin_slurm import Executor
 
@@ -45,12 +47,13 @@ def steady_executor(monkeypatch) -> SteadyExecutor:
     monkeypatch.setattr(executor_hooks, "registered", lambda: None)
     nothing_to_do = types.SimpleNamespace(needrun_jobs=list)
     workflow = types.SimpleNamespace(executor_settings=settings, workdir_init=Path.cwd(), dag=nothing_to_do)
-    made = SteadyExecutor(workflow, logging.getLogger("executor"))
+    made = kind(workflow, logging.getLogger("executor"))
     made.workflow = workflow
     made.logger, made.lock, made.active_jobs, made.reported, made.wait = logging.getLogger("executor"), threading.Lock(), [], [], True
     monkeypatch.setattr(Executor, "report_job_success", lambda self, job: made.reported.append((job.external_jobid, "")))
     monkeypatch.setattr(Executor, "report_job_error", lambda self, job, msg, **_: made.reported.append((job.external_jobid, msg)))
     monkeypatch.setattr(Executor, "report_job_submission", lambda self, job: made.active_jobs.append(job))
+    made.status_rate_limiter = contextlib.nullcontext()
     made.next_seconds_between_status_checks = 20
     made.__post_init__()
     return made

@@ -87,10 +87,11 @@ def slurm(tmp_path, monkeypatch, programs):
 
 
 @pytest.fixture
-def executor(monkeypatch):
+def executor(monkeypatch, request):
+    """Of all parts, or of the one that a test names."""
     from fake_slurm import steady_executor
 
-    return steady_executor(monkeypatch)
+    return steady_executor(monkeypatch, *([request.param] if hasattr(request, "param") else []))
 
 
 @pytest.fixture

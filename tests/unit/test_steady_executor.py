@@ -7,16 +7,24 @@ import types
 from pathlib import Path
 
 import pytest
-from fake_slurm import AWAY, SBATCH_AWAY
+from fake_slurm import AWAY, SBATCH_AWAY, listing, look
 from snakemake_executor_plugin_slurm import Executor
 from snakemake_interface_common.exceptions import WorkflowError
 
 from snakemake_executor_plugin_slurm_steady.executor import SteadyExecutor
+from snakemake_executor_plugin_slurm_steady.following import Following
 from snaketrain.orchestration import executor_hooks
 from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.slurm.client import Slurm
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
+
+
+@pytest.mark.parametrize("executor", [kind for kind in SteadyExecutor.__mro__ if kind not in Following.__mro__], indirect=True)
+def test_each_part_works_without_the_others(slurm, executor, submission):
+    slurm(sbatch="echo 12", squeue=listing("12|COMPLETED"))
+    executor.run_job(submission)
+    assert look(executor, executor.active_jobs) == [] and executor.reported == [("12", "")]
 
 
 class Job(types.SimpleNamespace):
