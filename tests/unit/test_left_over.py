@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from fake_slurm import listing, look
+from snakemake_interface_common.exceptions import WorkflowError
 
 from snakemake_executor_plugin_slurm_steady import left_over
 from snakemake_executor_plugin_slurm_steady.checks import fingerprint
-from snakemake_executor_plugin_slurm_steady.left_over import Left, LeftOver, StillFollowed
+from snakemake_executor_plugin_slurm_steady.left_over import Left, LeftOver
 from snaketrain.orchestration.submissions import Submission, Submissions, stamps
 from snaketrain.slurm import client
 from snaketrain.slurm.client import Slurm, SlurmError
@@ -195,7 +196,7 @@ def test_a_job_that_a_living_workflow_follows_is_left_to_it(job):
         own = Submissions().file.read_text()
         Submissions().file.write_text(own[: own.index(", 0, ")] + f", {other.pid}, {ticks}]" + own[own.index('], "time"') + 1 :])
         slurm = FakeSlurm(_4="RUNNING")
-        with pytest.raises(StillFollowed, match=f"process {other.pid}.*still follows it"):
+        with pytest.raises(WorkflowError, match=f"process {other.pid}.*still follows it"):
             settled(job, slurm)
         assert slurm.cancelled == []
     finally:

@@ -20,7 +20,7 @@ from snakemake_executor_plugin_slurm_steady.checks import (
     to_submit,
 )
 from snakemake_executor_plugin_slurm_steady.ends import Explained
-from snakemake_executor_plugin_slurm_steady.left_over import Adopting, StillFollowed
+from snakemake_executor_plugin_slurm_steady.left_over import Adopting
 from snakemake_executor_plugin_slurm_steady.looks import Looking
 from snakemake_executor_plugin_slurm_steady.monitor import JobMonitor
 from snakemake_executor_plugin_slurm_steady.names import Named
@@ -56,7 +56,7 @@ class SteadyExecutor(Adopting, Patient, Named, Looking, Explained):
             refused = misquoted(passed_to_jobs(workflow), not settings.pass_command_as_script) + not_followed(submitted, settings)
             self.hooks.check(refused or refusals(self.slurm, submitted, settings, self.logger.info))
             self.left_over.settle(submitted, settings, partial(reads_what_is_there, dag), partial(is_done, dag, self.hooks.is_done))
-        except (SlurmError, StillFollowed) as error:
+        except SlurmError as error:
             raise WorkflowError(str(error)) from None
         for folder in (logs.parent, logs):
             make_private_folder(folder)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from snakemake_executor_plugin_slurm_steady.checks import fingerprint
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from snakemake_executor_plugin_slurm import ExecutorSettings
 
 ALIVE_STATES = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED")  # in another, a job is about to end or to be requeued
-
-
-class StillFollowed(Exception):
-    """Another workflow, which is alive, follows the job."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ class LeftOver:
         for row in queued:
             made = earlier.get(row.comment)
             if made and made.number == row.number and made.is_followed and not made.is_ours:
-                raise StillFollowed(
+                raise WorkflowError(
                     f"{row}: snakemake (process {made.pid}) still follows it in this folder. End that one first (Ctrl-C, or kill {made.pid}), "
                     "or let it finish."
                 )
