@@ -1,4 +1,4 @@
-"""snakemake that polls its SLURM jobs every second, and retries a submission every five; normally it waits for up to three minutes, or one.
+"""snakemake that polls its SLURM jobs every second, and retries a submission every five; normally it waits for 20, and up to a minute.
 
 It may be forked by `pipeline/warm_python.py`, and its follower too. Jobs get the real Python: SLURM must know all of their processes.
 """
