@@ -77,16 +77,12 @@ def main() -> None:
     steps = (args.times + 2) * (STEPS_EACH + 12)  # it continues until a signal arrives
     folder = Path(tempfile.mkdtemp(prefix="requeue-"))
     folder.chmod(0o755)
-    cluster = lab.Cluster(folder / "cluster")
-    try:
-        cluster.act("start", environment=SIZE)
+    with lab.started(folder / "cluster", **SIZE):
         alone = lab.make(folder / "alone", steps=steps, evaluate_every=steps)
         lab.Workflow(alone, f"{lab.TRAINING}/manifest.json").finish()
         started = time.monotonic()
         interrupted(again := lab.make(folder / "again", PACE_SECONDS, steps, evaluate_every=steps), args.times)
         found = figures(again, alone, steps) | {"minutes": round((time.monotonic() - started) / 60, 1)}
-    finally:
-        cluster.act("stop")
     shutil.rmtree(folder)
     print(json.dumps(found, indent=2))
     write_figures(args.output, found)

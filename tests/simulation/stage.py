@@ -19,7 +19,7 @@ from simulation import standard_library as virtual
 from simulation.jobs import Machines, SimulatedStep
 from simulation.programs import Programs, without_accounting
 from simulation.virtual_time import World, current
-from snakemake_executor_plugin_slurm_steady import executor, left_over, monitor
+from snakemake_executor_plugin_slurm_steady import checks, following, left_over, looks, monitor, names, submitting
 from snaketrain.launch import slurm_job
 from snaketrain.orchestration import submissions
 from snaketrain.runtime import journal, loaded_code, manifests, ownership, run_folder, stages
@@ -86,14 +86,14 @@ def simulated(world: World, programs: Programs, machines: Machines, files: SlowF
 
     time, asyncio, subprocess = virtual.VirtualTime, virtual.asyncio_with(programs), virtual.subprocess_with(programs)
     changes: list[tuple[object, str, object]] = [
-        *((module, "time", time) for module in (client, executor, left_over, monitor, submissions)),
+        *((module, "time", time) for module in (client, checks, left_over, looks, monitor, submissions, submitting)),
         *((module, "time", time) for module in (journal, manifests, ownership, run_folder, slurm_job, stages)),
         *((module, "time", time) for module in (plugin, job_status_query, job_scheduler)),
-        *((module, "threading", virtual.threading) for module in (client, executor, submissions, remote, job_scheduler, journal)),
+        *((module, "threading", virtual.threading) for module in (client, following, names, submitting, submissions, remote, job_scheduler, journal)),
         (job_status_query, "shlex", SimpleNamespace(split=virtual.split_words, join=shlex.join, quote=shlex.quote)),
         *((module, "subprocess", subprocess) for module in (client, plugin, job_cancellation, job_status_query, partitions, utils)),
         (accounts, "subprocess", virtual.subprocess_with(without_accounting)),
-        *((module, "asyncio", asyncio) for module in (remote, executor, job_status_query)),
+        *((module, "asyncio", asyncio) for module in (remote, looks)),
         (remote, "async_lock", virtual.held), (remote, "Throttler", virtual.Unlimited),
         (remote, "tempfile", SimpleNamespace(mkdtemp=lambda **_: ".snakemake")), (remote, "shutil", SimpleNamespace(rmtree=lambda *_, **__: None)),
         (plugin, "ThreadPoolExecutor", virtual.VirtualPool), (plugin, "atexit", SimpleNamespace(register=lambda _: None)),
@@ -101,7 +101,7 @@ def simulated(world: World, programs: Programs, machines: Machines, files: SlowF
         (job_scheduler, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=15)), (job_scheduler, "logger", logger),
         (job_scheduler, "print_exception", lambda error, _: logger.error(str(error))),
         (submissions, "Path", path_class(files)),
-        (executor, "WAKING_SECONDS", 5.0),
+        (looks, "WAKING_SECONDS", 5.0),
         (client, "shutil", SimpleNamespace(which=lambda name: f"/usr/bin/{name}")),
         *((module, "os", OfProcess()) for module in (ownership, submissions)),
         *((module, "platform", SimpleNamespace(node=lambda: current().process.host)) for module in (ownership, submissions)),

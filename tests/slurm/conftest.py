@@ -30,19 +30,13 @@ def why_not() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory) -> lab.Cluster:
+def cluster(tmp_path_factory) -> Iterator[lab.Cluster]:
     if reason := why_not():
         pytest.skip(reason)
-    cluster = lab.Cluster(tmp_path_factory.mktemp("cluster"))
-    # only there, as at many sites: without SLURM_CONF no program of SLURM works, also not within a job
-    os.environ["SLURM_CONF"] = str(cluster.folder / "slurm.conf")
-    try:
-        # a workspace of one cluster is copied to others: no job there may have the number of one that it knows
-        cluster.act("start", environment=SIZE | {"FIRST_JOB": str(1 + 1000 * int(WORKER.removeprefix("gw")))})
+    # a workspace of one cluster is copied to others: no job there may have the number of one that it knows
+    first = str(1 + 1000 * int(WORKER.removeprefix("gw")))
+    with lab.started(tmp_path_factory.mktemp("cluster"), **SIZE, FIRST_JOB=first) as cluster:
         yield cluster
-    finally:
-        cluster.act("stop")
-        del os.environ["SLURM_CONF"]
 
 
 @pytest.fixture(scope="session")

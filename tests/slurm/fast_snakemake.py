@@ -1,4 +1,4 @@
-"""snakemake that polls its SLURM jobs every second, and retries a submission every five; normally it waits for up to three minutes, or one.
+"""snakemake that polls its SLURM jobs every second, and retries a submission every five; normally it waits for 20, and up to a minute.
 
 It may be forked by `pipeline/warm_python.py`, and its follower too. Jobs get the real Python: SLURM must know all of their processes.
 """
@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "workflow/scripts"))
 import snakemake_executor_plugin_slurm  # noqa: E402
 from snakemake.cli import main  # noqa: E402
 
-from snakemake_executor_plugin_slurm_steady import executor, monitor  # noqa: E402
+from snakemake_executor_plugin_slurm_steady import submitting  # noqa: E402
 from snaketrain.orchestration import follower  # noqa: E402
 
 
@@ -24,7 +24,6 @@ async def sleep(self):
 follows = follower.command
 follower.command = lambda *words: [stand_in, *follows(*words)[1:]]
 snakemake_executor_plugin_slurm.Executor.sleep = sleep
-monitor.SECONDS_BETWEEN_LOOKS = 1
-executor.LONGEST_PAUSE_SECONDS = 5
+submitting.LONGEST_PAUSE_SECONDS = 5
 sys.argv[0] = "snakemake"
 main()

@@ -258,6 +258,19 @@ class Cluster:
 
 
 @contextmanager
+def started(folder: Path, **environment: str) -> Iterator[Cluster]:
+    """Only SLURM_CONF tells of it, as at many sites: without that no program of SLURM works, also not within a job."""
+    cluster = Cluster(folder)
+    os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
+    try:
+        cluster.act("start", environment=environment)
+        yield cluster
+    finally:
+        cluster.act("stop")
+        del os.environ["SLURM_CONF"]
+
+
+@contextmanager
 def hidden(cluster: Cluster, node: str, path: Path) -> Iterator[None]:
     """A node does not have what the others have there, and cannot write there."""
     cluster.act("hide", node, str(path))

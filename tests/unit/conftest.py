@@ -1,5 +1,6 @@
 """Fixtures of several unit tests."""
 
+import types
 from pathlib import Path
 
 import pyarrow
@@ -8,6 +9,8 @@ import pytest
 from snaketrain.config.schema import Data
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer
+
+OURS = "snakemake_executor_plugin_slurm_steady"
 
 
 @pytest.fixture
@@ -71,3 +74,56 @@ def by_effect(monkeypatch):
 
     monkeypatch.delenv("SNAKETRAIN_CHECKS", raising=False)
     monkeypatch.setattr(effects, "asked", asked)
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch, programs):
+    """Programs of SLURM that do as a test says: `slurm(squeue="echo ...")`."""
+    from fake_slurm import KNOWS_NO_JOB
+
+    monkeypatch.chdir(tmp_path)
+    programs(squeue="true", scontrol=KNOWS_NO_JOB, scancel='echo "$@" >> $HERE/cancelled')
+    return programs
+
+
+@pytest.fixture
+def executor(monkeypatch, request):
+    """Of all parts, or of the one that a test names."""
+    from fake_slurm import steady_executor
+
+    return steady_executor(monkeypatch, *([request.param] if hasattr(request, "param") else []))
+
+
+@pytest.fixture
+def submitted(executor):
+    """A job that the workflow has submitted."""
+    from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+
+    def submit(number: str, *output: str, run: str = "small"):
+        job = types.SimpleNamespace(
+            name="train_model", wildcards=[run], output=list(output), attempt=1, restart_times=2, resources={"mem_mb": 4000}
+        )
+        job_info = SubmittedJobInfo(job, external_jobid=number, aux={"slurm_logfile": Path(f"{number}.log")})
+        executor.report_job_submission(job_info)
+        return job_info
+
+    return submit
+
+
+@pytest.fixture
+def submission(slurm, executor, monkeypatch):
+    """A job that the plugin's own `run_job` submits, with the sbatch of the test; pauses are short."""
+    monkeypatch.setattr(f"{OURS}.submitting.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(f"{OURS}.submitting.LONGEST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr("snakemake_executor_plugin_slurm.get_submit_command", lambda *_, **__: "sbatch")
+    monkeypatch.setattr("snakemake_executor_plugin_slurm.set_gres_string", lambda job: "")
+    monkeypatch.setattr("snakemake_executor_plugin_slurm.get_job_wildcards", lambda job: "")
+    monkeypatch.setattr("snakemake_executor_plugin_slurm.validate_slurm_extra", lambda job: None)
+    for name in ("get_account_arg", "get_partition_arg"):
+        monkeypatch.setattr(f"snakemake_executor_plugin_slurm.Executor.{name}", lambda self, job: iter([""]))
+    monkeypatch.setattr("snakemake_executor_plugin_slurm.Executor.format_job_exec", lambda self, job: "true", raising=False)
+    monkeypatch.setattr(f"{OURS}.left_over.fingerprint", lambda job, settings: "as it is now")
+    executor.slurm_logdir = Path("logs")
+    return types.SimpleNamespace(
+        name="train_model", output=[], jobid=7, wildcards=[], is_group=lambda: False, resources={"runtime": 1, "mem_mb": 1}, rule=types.SimpleNamespace(name="x")
+    )  # fmt: skip

@@ -6,10 +6,12 @@ import types
 from pathlib import Path
 
 import pytest
+from fake_slurm import listing, look
+from snakemake_interface_common.exceptions import WorkflowError
 
 from snakemake_executor_plugin_slurm_steady import left_over
-from snakemake_executor_plugin_slurm_steady.left_over import LeftOver, StillFollowed
-from snakemake_executor_plugin_slurm_steady.submitting import fingerprint
+from snakemake_executor_plugin_slurm_steady.checks import fingerprint
+from snakemake_executor_plugin_slurm_steady.left_over import Left, LeftOver
 from snaketrain.orchestration.submissions import Submission, Submissions, stamps
 from snaketrain.slurm import client
 from snaketrain.slurm.client import Slurm, SlurmError
@@ -194,7 +196,7 @@ def test_a_job_that_a_living_workflow_follows_is_left_to_it(job):
         own = Submissions().file.read_text()
         Submissions().file.write_text(own[: own.index(", 0, ")] + f", {other.pid}, {ticks}]" + own[own.index('], "time"') + 1 :])
         slurm = FakeSlurm(_4="RUNNING")
-        with pytest.raises(StillFollowed, match=f"process {other.pid}.*still follows it"):
+        with pytest.raises(WorkflowError, match=f"process {other.pid}.*still follows it"):
             settled(job, slurm)
         assert slurm.cancelled == []
     finally:
@@ -212,7 +214,7 @@ def test_a_job_that_does_not_end_is_reported(job, monkeypatch):
 
 
 def test_the_fingerprint_changes_with_all_that_decides_what_a_job_does(tmp_path, monkeypatch):
-    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.submitting.submission", lambda job, settings: job.asks)
+    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.checks.submission", lambda job, settings: job.asks)
     manifest = tmp_path / "manifest.json"
     manifest.write_text("1")
 
@@ -252,3 +254,53 @@ def test_a_line_torn_by_a_crash_loses_no_other(tmp_path, monkeypatch):
     with open(Submissions().file, "a") as file:
         file.write('{"event": "subm')
     assert Submissions().latest()[COMMENT].number == "4"
+
+
+# --- in the executor
+
+
+def left(number: str, is_done: bool = False) -> Left:
+    made = Submission(number, "rule_train_model", "as it is now", f"{number}.log", {"manifest.json": None}, "elsewhere", 1, 1)
+    Submissions().submitted(made)
+    return Left(made, is_done)
+
+
+def test_a_leftover_job_continues(slurm, executor, submission):
+    slurm(sbatch="echo 12")
+    executor.left_over.kept["rule_train_model"] = left("4")
+    executor.run_job(submission)
+    assert [job.external_jobid for job in executor.active_jobs] == ["4"]
+    made = executor.submissions.latest()["rule_train_model"]
+    assert (made.number, made.is_ours, made.state) == ("4", True, "")
+    slurm(squeue=listing("4|COMPLETED"))
+    assert look(executor, executor.active_jobs) == []
+    assert executor.reported == [("4", "")] and executor.submissions.latest()["rule_train_model"].state == "COMPLETED"
+
+
+def test_a_leftover_job_that_fails_is_submitted_by_the_retry(slurm, executor, submission):
+    slurm(sbatch="echo 12", squeue=listing("4|FAILED"))
+    submission.attempt, submission.restart_times = 1, 2
+    executor.left_over.kept["rule_train_model"] = left("4")
+    executor.run_job(submission)
+    look(executor, executor.active_jobs)
+    executor.run_job(submission)
+    assert [job.external_jobid for job in executor.active_jobs] == ["4", "12"]
+
+
+def test_a_leftover_job_that_slurm_has_forgotten_is_done_if_its_results_exist(slurm, executor, submission):
+    """It has written its result before this workflow began to follow it."""
+    submission.output = ["manifest.json"]
+    Path("manifest.json").touch()
+    executor.left_over.kept["rule_train_model"] = left("4")
+    executor.run_job(submission)
+    for _ in range(2):
+        look(executor, executor.active_jobs)
+    assert executor.reported == [("4", "")]
+
+
+def test_what_finished_while_no_workflow_ran_is_not_submitted(slurm, executor, submission):
+    slurm(sbatch="echo 12")
+    executor.left_over.kept["rule_train_model"] = left("4", is_done=True)
+    executor.run_job(submission)
+    assert (executor.active_jobs, executor.reported) == ([], [("4", "")])
+    assert executor.submissions.latest()["rule_train_model"].state == "COMPLETED"

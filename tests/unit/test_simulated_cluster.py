@@ -81,7 +81,7 @@ def takes_silence_for_an_empty_queue(monkeypatch):
 
 
 def retries_what_was_cancelled(monkeypatch):
-    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.executor.failure", lambda *_: None)
+    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.ends.failure", lambda *_: None)
 
 
 def ignores_what_is_left_over(monkeypatch):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from snakemake_executor_plugin_slurm_steady import submitting
+from snakemake_executor_plugin_slurm_steady import checks
 from snakemake_executor_plugin_slurm_steady.monitor import JobMonitor
 from snaketrain.config.schema import Compute
 from snaketrain.orchestration.pipeline import Pipeline, ranges_and_folders
@@ -133,27 +133,15 @@ def test_a_requeued_job_starts_without_the_nodes_that_failed_it(tmp_path, told, 
     assert sum("will start without a2, which failed it" in line for line in told) == 1
 
 
-class Over(BaseException): ...
-
-
 @pytest.fixture
 def looked(told, monkeypatch):
-    """A monitor that has looked at these jobs, or met these errors, one after the other."""
+    """A monitor that was told of these jobs, one after the other."""
 
-    def look(found: list, folders: dict[str, Path] | None = None) -> None:
-        watch, answers = JobMonitor(Slurm(), Path("logs/slurm"), told.append, {}, folders), iter([*found, Over()])
-
-        def jobs_here(slurm):
-            answer = next(answers)
-            if isinstance(answer, BaseException):
-                raise answer
-            return [answer]
-
-        monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.monitor.jobs_here", jobs_here)
-        monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.monitor.time.sleep", lambda seconds: None)
+    def look(found: list[QueuedJob], folders: dict[str, Path] | None = None) -> None:
+        watch = JobMonitor(Slurm(), Path("logs/slurm"), told.append, {}, folders)
         monkeypatch.setattr(Slurm, "_answer", lambda self, command: "")
-        with pytest.raises(Over):
-            watch.run()
+        for row in found:
+            watch.tell([row])
 
     return look
 
@@ -171,7 +159,7 @@ def test_the_monitor_outlives_an_error_of_the_file_system(tmp_path, told, looked
 
 def test_an_error_of_a_look_is_told_once(told, looked):
     """After it, nothing was told of any job any more."""
-    looked([TypeError("what"), TypeError("what"), *in_turn("RUNNING", "FAILED")])
+    looked([None, None, *in_turn("RUNNING", "FAILED")])
     assert [line.split(" (")[0] for line in told] == ["the state of the SLURM jobs cannot be told", "SLURM job 12"]
 
 
@@ -280,13 +268,13 @@ def test_what_slurm_would_refuse_is_reported_once_with_a_remedy(monkeypatch, err
         return subprocess.CompletedProcess(command, 1, "", error)
 
     monkeypatch.setattr(Slurm, "_run", run)
-    monkeypatch.setattr(submitting, "submission", lambda job, settings: f"sbatch --test-only --comment x {job.asks} --wrap true")
-    monkeypatch.setattr(submitting, "comment", lambda job: job.comment)
+    monkeypatch.setattr(checks, "submission", lambda job, settings: f"sbatch --test-only --comment x {job.asks} --wrap true")
+    monkeypatch.setattr(checks, "comment", lambda job: job.comment)
     jobs = [
         type("Job", (), {"asks": asks, "comment": f"rule_train_model_wildcards_{name}"})
         for name, asks in (("a", "-p x"), ("b", "-p x"), ("c", "-p y"))
     ]
-    found = submitting.refusals(Slurm(), jobs, SimpleNamespace(array_jobs=None), print)
+    found = checks.refusals(Slurm(), jobs, SimpleNamespace(), print)
     assert [command for command in asked if "sbatch" in command] == [
         f"exec sbatch --test-only --comment x -p {partition} --wrap true" for partition in ("x", "y")
     ]
@@ -309,14 +297,14 @@ def test_a_controller_that_does_not_know_its_nodes_yet_is_asked_again(monkeypatc
         return subprocess.CompletedProcess(command, bool(error), "", error)
 
     monkeypatch.setattr(Slurm, "_run", run)
-    monkeypatch.setattr(submitting, "submission", lambda job, settings: "sbatch --test-only --comment x -p x --wrap true")
-    monkeypatch.setattr(submitting, "comment", lambda job: "rule_train_model_wildcards_a")
-    monkeypatch.setattr(submitting.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(submitting.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    found = submitting.refusals(Slurm(), ["a job"], SimpleNamespace(array_jobs=None), told.append)
+    monkeypatch.setattr(checks, "submission", lambda job, settings: "sbatch --test-only --comment x -p x --wrap true")
+    monkeypatch.setattr(checks, "comment", lambda job: "rule_train_model_wildcards_a")
+    monkeypatch.setattr(checks.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(checks.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    found = checks.refusals(Slurm(), ["a job"], SimpleNamespace(), told.append)
     assert bool(found) == (looks != 2), "what it never learns, or knows, it refuses"
     assert len(told) == (looks != 0) and all("waits until its nodes have registered" in line for line in told)
-    assert now[0] == {0: 0, 2: 2, None: submitting.REGISTERING_SECONDS}[looks]
+    assert now[0] == {0: 0, 2: 2, None: checks.REGISTERING_SECONDS}[looks]
 
 
 @pytest.mark.parametrize("in_queue", [True, False])
@@ -330,15 +318,16 @@ def test_a_limit_that_is_full_is_no_refusal_while_jobs_are_in_the_queue(monkeypa
         return subprocess.CompletedProcess(command, 1, "", text)
 
     monkeypatch.setattr(Slurm, "_run", run)
-    monkeypatch.setattr(submitting, "submission", lambda job, settings: "sbatch --test-only --comment x -p x --wrap true")
-    monkeypatch.setattr(submitting, "comment", lambda job: "rule_train_model_wildcards_a")
-    found = submitting.refusals(Slurm(), ["a job"], SimpleNamespace(array_jobs=None), print)
+    monkeypatch.setattr(checks, "submission", lambda job, settings: "sbatch --test-only --comment x -p x --wrap true")
+    monkeypatch.setattr(checks, "comment", lambda job: "rule_train_model_wildcards_a")
+    found = checks.refusals(Slurm(), ["a job"], SimpleNamespace(), print)
     assert bool(found) == (not in_queue) and "slurm_account" not in "".join(found)
 
 
-def test_job_arrays_are_refused():
-    (found,) = submitting.refusals(Slurm(), [], SimpleNamespace(array_jobs="train_model"), print)
-    assert found.startswith("slurm-steady-array-jobs: ") and "Remove the option" in found
+@pytest.mark.parametrize(("arrays", "resources"), [("train_model", {}), (None, {"slurm_cluster": "other"})])
+def test_what_could_not_be_followed_is_refused(arrays, resources):
+    (found,) = checks.not_followed([SimpleNamespace(resources=resources)], SimpleNamespace(array_jobs=arrays))
+    assert found.startswith("slurm-steady-array-jobs: " if arrays else "slurm_cluster: ") and "emove " in found
 
 
 def test_the_monitor_knows_all_jobs():

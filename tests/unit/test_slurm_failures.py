@@ -4,8 +4,9 @@ import os
 import sys
 
 import pytest
+from fake_slurm import listing, look
 
-from snakemake_executor_plugin_slurm_steady.monitor import failure
+from snakemake_executor_plugin_slurm_steady.ends import failure
 from snaketrain.runtime.processes import OUT_OF_MEMORY
 from snaketrain.slurm.client import Slurm, SlurmError
 
@@ -98,3 +99,39 @@ def test_a_node_without_a_configuration_of_slurm(found):
 @pytest.mark.parametrize("state", ["FAILED", "TIMEOUT", "NODE_FAIL"])
 def test_other_failures_are_left_to_the_log(found, state):
     assert found(state, "ValueError: oom\n") is None
+
+
+@pytest.mark.parametrize(
+    ("state", "attempt", "message"),
+    [
+        ("CANCELLED", 3, "not retried: start snakemake again"),
+        ("OUT_OF_MEMORY", 3, "raise compute.memory_mb"),
+        ("TIMEOUT", 1, ""),
+        ("FAILED", 1, ""),
+    ],
+)
+def test_a_job_that_would_end_the_same_way_is_not_retried(slurm, executor, submitted, state, attempt, message):
+    job = submitted("1")
+    job.aux["slurm_logfile"].write_text("as usual\n")
+    slurm(squeue=listing(f"1|{state}"))
+    assert look(executor, [job]) == []
+    assert job.job.attempt == attempt
+    assert message in executor.reported[0][1]
+
+
+def test_a_memory_kill_that_slurm_calls_a_failure_is_not_retried(slurm, executor, submitted):
+    """If SLURM does not count memory kills, only the log shows them."""
+    job = submitted("1")
+    job.aux["slurm_logfile"].write_text("job 1: out of memory: the kernel killed 1 process of this job on n2 for memory (limit 4000 MB)\n")
+    slurm(squeue=listing("1|FAILED"))
+    assert look(executor, [job]) == []
+    assert job.job.attempt == 3
+    assert "It was killed for its memory (4000 MB were asked for on each node; the kernel killed" in executor.reported[0][1]
+
+
+def test_a_node_that_cannot_run_a_jobs_script_gets_no_other_one(slurm, executor, submitted):
+    """Here of a job that left no log. What the plugin's `_failed_nodes` do, tests/slurm/test_unfit_nodes.py tests."""
+    known = "echo 'JobId=1 Restarts=0 NodeList=(null) BatchHost=n3 EndTime=Unknown'"
+    slurm(squeue=listing("1|FAILED"), scontrol=f'case "$*" in *"show job"*) {known};; *) echo \'MinJobAge = 300 sec\';; esac')
+    look(executor, [submitted("1")])
+    assert "jobs are submitted with --exclude=n3" in executor.reported[0][1] and executor._failed_nodes == {"n3"}

@@ -15,8 +15,8 @@ import yaml
 from pydantic import ValidationError
 from snakemake_interface_executor_plugins.utils import format_cli_value
 
-from snakemake_executor_plugin_slurm_steady.monitor import failure
-from snakemake_executor_plugin_slurm_steady.submitting import misquoted, submission
+from snakemake_executor_plugin_slurm_steady.checks import misquoted
+from snakemake_executor_plugin_slurm_steady.ends import failure
 from snaketrain.config.schema import Compute, Settings
 from snaketrain.config.sizes import NodeCounts
 from snaketrain.launch import slurm_job
@@ -146,16 +146,6 @@ def test_spares_are_asked_for_like_other_nodes(nodes, asked, trains_on, varies):
     compute = Compute(nodes=nodes, threads=4)
     assert asked in submitted(compute)
     assert list(compute.node_counts) == trains_on and compute.counts.varies == varies
-
-
-def test_a_job_with_another_name_prefix_is_not_the_same_submission():
-    """Its state would be asked for under a name that it does not have."""
-
-    def asked(prefix: str | None) -> str:
-        settings = SimpleNamespace(jobname_prefix=prefix, no_account=True, requeue=True, qos=None, reservation=None)
-        return submission(job_of(Compute()), settings)
-
-    assert asked("") == asked(None) != asked("mine")
 
 
 def test_an_evaluation_is_not_signalled_before_its_time_limit():

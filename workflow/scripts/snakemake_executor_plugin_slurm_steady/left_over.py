@@ -1,11 +1,17 @@
 """What a killed workflow left behind: jobs that are what would be submitted are adopted; the others save and end before new ones start."""
 
+import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snakemake_executor_plugin_slurm_steady.submitting import fingerprint
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+
+from snakemake_executor_plugin_slurm_steady.checks import fingerprint
+from snakemake_executor_plugin_slurm_steady.following import Following
 from snaketrain.orchestration.stages import results_of_work
 from snaketrain.orchestration.submissions import Submission, Submissions
 from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, Slurm, SlurmError, jobs_here, wait_for_end
@@ -16,10 +22,6 @@ if TYPE_CHECKING:
     from snakemake_executor_plugin_slurm import ExecutorSettings
 
 ALIVE_STATES = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED")  # in another, a job is about to end or to be requeued
-
-
-class StillFollowed(Exception):
-    """Another workflow, which is alive, follows the job."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class LeftOver:
         for row in queued:
             made = earlier.get(row.comment)
             if made and made.number == row.number and made.is_followed and not made.is_ours:
-                raise StillFollowed(
+                raise WorkflowError(
                     f"{row}: snakemake (process {made.pid}) still follows it in this folder. End that one first (Ctrl-C, or kill {made.pid}), "
                     "or let it finish."
                 )
@@ -124,3 +126,58 @@ class LeftOver:
         )
         self.slurm.cancel(*(row.number for row in rows))
         wait_for_end(self.slurm, {row.number: str(row.work) for row in rows}, self.report)
+
+
+class Adopting(Following):
+    def __post_init__(self) -> None:
+        self.submissions = Submissions()
+        self.fingerprints: dict[str, str] = {}  # of jobs that are being submitted, by comment
+        super().__post_init__()
+        self.left_over = LeftOver(self.slurm, self.submissions, self.logger.info)
+
+    def run_job(self, job: "Job") -> None:
+        """Go on with a job that an earlier workflow has submitted, or take its results, or submit it."""
+        if not (left := self.left_over.take(job)):
+            self.fingerprints[comment(job)] = fingerprint(job, self.workflow.executor_settings)
+            super().run_job(job)
+            return
+        earlier, work = left.submission, Work.of(comment(job))
+        aux = {"slurm_logfile": Path(earlier.log), "outputs_before": earlier.outputs, "is_adopted": True}
+        job_info = SubmittedJobInfo(job, earlier.number, aux)
+        if left.is_done:
+            self.logger.info(f"{work} was completed by SLURM job {earlier.number} while no workflow ran (log: {earlier.log}).")
+            self.following[earlier.number] = job_info
+            self.report_job_success(job_info)
+        else:
+            self.logger.info(f"{work} continues as SLURM job {earlier.number} (log: {earlier.log}).")
+            self.report_job_submission(job_info)
+
+    def report_job_submission(self, job_info: SubmittedJobInfo, *args: object, **kwargs: object) -> None:
+        super().report_job_submission(job_info, *args, **kwargs)
+        number, name, aux = job_info.external_jobid, comment(job_info.job), job_info.aux
+        with self.warning_of_full_disk():
+            if aux.get("is_adopted"):
+                self.submissions.adopted(number)
+            else:
+                known = self.fingerprints.pop(name, "")
+                self.submissions.submitted(Submission(number, name, known, str(aux["slurm_logfile"]), aux["outputs_before"]))
+
+    def report_job_success(self, job_info: SubmittedJobInfo) -> None:
+        self.record_end(job_info, "COMPLETED")
+        super().report_job_success(job_info)
+
+    def report_job_error(self, job_info: SubmittedJobInfo, msg: str | None = None, **kwargs: object) -> None:
+        self.record_end(job_info, (job_info.aux or {}).get("state") or "FAILED")
+        super().report_job_error(job_info, msg, **kwargs)
+
+    def record_end(self, job_info: SubmittedJobInfo, state: str) -> None:
+        if job_info.external_jobid in self.following:
+            with self.warning_of_full_disk():
+                self.submissions.ended(job_info.external_jobid, state)
+
+    @contextlib.contextmanager
+    def warning_of_full_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.logger.warning(f"{error}. Should snakemake be killed, the next start may end jobs that it could adopt.")

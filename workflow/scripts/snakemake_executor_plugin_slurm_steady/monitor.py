@@ -1,110 +1,15 @@
-"""Why SLURM lets a job wait, requeued or ended it, and what to do. Snakemake only says that a job failed."""
+"""Why SLURM lets a job wait, or has requeued or ended it, and what to do: Snakemake says nothing until a job has ended."""
 
 import contextlib
-import os
-import re
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from snakemake_executor_plugin_slurm_steady.ends import failure
 from snaketrain.config.schema import Compute
-from snaketrain.runtime.processes import OUT_OF_MEMORY
-from snaketrain.slurm.client import ENDED_STATES, Slurm, SlurmError, jobs_here, noted_nodes
+from snaketrain.slurm.client import ENDED_STATES, Slurm, SlurmError, noted_nodes
 from snaketrain.slurm.jobs import QueuedJob
 
-# --- Why a job failed, where its state and its log give it away. What would fail again is not retried.
-
-LOG_BYTES = 200_000  # the end of a log, which holds all starts of a job
-NEW_START = re.compile(r"^job \d+: \d+ processes on each of .*$", re.M)  # launch_slurm.py again, after a requeue
-MEMORY = re.compile(
-    rf"^.*(?:{OUT_OF_MEMORY}(?P<ours>.*)|exceeded memory limit \((?P<used>\d+) > (?P<limit>\d+)\).*|oom[-_]kill event.*)$", re.M
-)
-NO_FOLDER = re.compile(r"couldn't chdir to `")
-NO_PYTHON = re.compile(rf"^\S*slurm_script: .*{re.escape(sys.executable)}: (?P<why>.*)$", re.M)  # of the shell that runs a job's script
-NO_CONFIGURATION = re.compile(
-    "Could not establish a configuration source|Unable to process configuration file|fetch_config: DNS SRV lookup failed"
-)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What follows `SLURM job 41 (train_model wide) ...`, and whether another try may end otherwise."""
-
-    what: str
-    worth_retrying: bool
-    node_unfit: bool = False  # the one that ran its script, on which another try would end the same way
-
-
-def failure(slurm: Slurm, number: str, state: str, log: Path, asked_mb: int | None = None) -> Failure | None:
-    """None if neither state nor log give a reason away."""
-    text = end_of(log)
-    sign = last_memory_line(text or "")
-    if state == "OUT_OF_MEMORY" or sign:
-        return of_memory(slurm, number, sign, asked_mb)
-    if state == "CANCELLED":
-        return Failure("was cancelled and is not retried: start snakemake again to resume it", worth_retrying=False)
-    if state == "FAILED" and (text is None or NO_FOLDER.search(text)):
-        how = "was started in another folder" if text else f"left no log at {log}"
-        return Failure(
-            f"{how}: its node probably does not see the working directory {os.getcwd()}. Check with `srun ls -d {os.getcwd()}`, and work in a folder "
-            "that all nodes share",
-            worth_retrying=True,
-            node_unfit=True,
-        )
-    if state == "FAILED" and text and (missing := NO_PYTHON.search(text)):
-        return Failure(f"could not start {sys.executable} on its node: {missing['why']}", worth_retrying=True, node_unfit=True)
-    if text and NO_CONFIGURATION.search(text):
-        return Failure(
-            "found no configuration of SLURM on its node: export SLURM_CONF before snakemake is started, with a path that the nodes share, or ask "
-            "for a link /etc/slurm/slurm.conf there",
-            worth_retrying=False,
-        )
-    return None
-
-
-def end_of(log: Path) -> str | None:
-    """The end of a log, from the job's last start on; None if there is no log."""
-    try:
-        os.listdir(log.parent)  # NFS may know an older state of the folder, until it is read
-        with open(log, "rb") as file:
-            file.seek(max(0, log.stat().st_size - LOG_BYTES))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return None
-    starts = list(NEW_START.finditer(text))
-    return text[starts[-1].start() :] if starts else text
-
-
-def last_memory_line(text: str) -> re.Match[str] | None:
-    found = list(MEMORY.finditer(text))
-    return next((match for match in reversed(found) if match["ours"] or match["used"]), found[-1] if found else None)
-
-
-def of_memory(slurm: Slurm, number: str, sign: re.Match[str] | None, asked_mb: int | None) -> Failure:
-    details = [f"{asked_mb} MB were asked for on each node"] if asked_mb else []
-    if sign and sign["ours"]:
-        details.append(sign["ours"])
-    elif sign and sign["used"]:
-        details.append(f"{int(sign['used']) // 2**20} MB were in use, over a limit of {int(sign['limit']) // 2**20} MB")
-    else:
-        with contextlib.suppress(SlurmError, ValueError):  # most often there is no accounting
-            if (used_mb := slurm.most_memory_mb(number)) is not None:
-                details.append(f"{used_mb} MB were in use by a process")
-    known = f" ({'; '.join(details)})" if details else ""
-    if sign and "of the machine" in (sign["ours"] or ""):
-        return Failure(f"may have been killed for its memory{known}: it is retried; if that happens again, raise compute.memory_mb", True)
-    return Failure(
-        f"was killed for its memory{known}. It would need as much again, so it is not retried: raise compute.memory_mb, or mem_mb in the profile "
-        "for the other stages",
-        worth_retrying=False,
-    )
-
-
-# --- While jobs run.
-
-SECONDS_BETWEEN_LOOKS = 30
 PATIENCE_SECONDS = 600  # a job may wait this long before the wait is reported
 SECONDS_BETWEEN_WAITS = 60  # between two lines about jobs that wait for the same reason
 
@@ -141,7 +46,7 @@ def advice_of(known: dict[str, str], reason: str) -> str | None:
 
 
 class JobMonitor:
-    """Looks at the jobs now and then. A failure here never disturbs the workflow."""
+    """Is told what each look at the jobs has found. A failure here never disturbs the workflow."""
 
     def __init__(
         self, slurm: Slurm, logs: Path, report: Callable[[str], None], ranges: dict[str, Compute], folders: dict[str, Path] | None = None,
@@ -163,15 +68,13 @@ class JobMonitor:
         self.to_resize: set[str] = set()  # requeued jobs with a range of nodes
         self.to_exclude: set[str] = set()  # requeued jobs that may have noted unfit nodes
 
-    def run(self) -> None:
-        while True:
-            try:
-                self.look(jobs_here(self.slurm), time.monotonic())
-            except (SlurmError, OSError):  # no answer; the next may be better
-                pass
-            except Exception as error:  # or nothing more would be told of any job
-                self.tell_problem(f"the state of the SLURM jobs cannot be told ({type(error).__name__}: {error}); they are looked at again")
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+    def tell(self, rows: list[QueuedJob]) -> None:
+        try:
+            self.look(rows, time.monotonic())
+        except (SlurmError, OSError):  # no answer; the next may be better
+            pass
+        except Exception as error:  # or the states of the jobs would not be known either
+            self.tell_problem(f"the state of the SLURM jobs cannot be told ({type(error).__name__}: {error}); they are looked at again")
 
     def tell_problem(self, problem: str) -> None:
         if problem not in self.problems:

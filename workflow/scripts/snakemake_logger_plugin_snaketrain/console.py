@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from snakemake.logging import LoggerManager
 
 LIVE_SECONDS, LOOK_SECONDS = 0.5, 2.0  # between two looks at the running jobs, in a terminal and elsewhere
+SECONDS_FOR_EACH = 0.02  # of many jobs: each look asks the file system, and hundreds of them wait in the queue of a cluster
 LONGEST_WAIT_SECONDS = 10.0  # for events that Snakemake has reported, and this has not shown yet
 COLORS, RESET = {logging.ERROR: "\x1b[31m", logging.WARNING: "\x1b[33m"}, "\x1b[0m"
 LEFT_OUT = ("resources_info", "job_started", "progress", "group_info", "rulegraph")
@@ -144,7 +145,8 @@ class Console(LogHandlerBase):
         super().close()
 
     def _follow(self) -> None:
-        while not self._over.wait(LIVE_SECONDS if self.display.is_live else LOOK_SECONDS):
+        seconds = LIVE_SECONDS if self.display.is_live else LOOK_SECONDS
+        while not self._over.wait(max(seconds, SECONDS_FOR_EACH * len(self.running))):
             for job in list(self.running.values()):
                 self._look(job)
                 if not self.display.is_live and (line := job.due_line()):

@@ -107,16 +107,6 @@ class Slurm:
     def has_jobs(self, max_age_seconds: float = 0.0) -> bool:
         return bool(self._ask("squeue", "--me", "--noheader", "--format", "%i", max_age_seconds=max_age_seconds).strip())
 
-    def states(self, name: str) -> dict[str, str]:
-        """The state of each job with this name, by number, with those that ended within the last minutes."""
-        shown = self._ask("squeue", "--noheader", "--name", name, "--states=all", "--format", "%i|%T")
-        found = dict[str, str]()
-        for line in filter(str.strip, shown.splitlines()):
-            if not (row := re.fullmatch(r"\s*(\d+)\S*\|([A-Z_]+)\s*", line)):
-                raise SlurmError(f"squeue's answer is not a list of jobs: {line.strip()[:200]!r}")
-            found[row[1]] = row[2]
-        return found
-
     def in_queue(self, numbers: Iterable[str], max_age_seconds: float = 0.0) -> set[str]:
         """The jobs among these that are pending or running; one that squeue does not list has ended if `is_over` confirms it."""
         if not (asked := sorted(set(numbers))):
@@ -153,6 +143,14 @@ class Slurm:
             return datetime.fromisoformat(shown)
         except ValueError:
             raise SlurmError(f"squeue gave no time of submission for job {number}, but {shown!r}") from None
+
+    def ended_as(self, number: str) -> str:
+        """The state of a job that squeue no longer lists, as far as accounting knows it."""
+        try:
+            shown = self._ask("sacct", "--jobs", number, "--allocations", "--noheader", "--parsable2", "--format=State").split()
+        except SlurmError:  # most often there is no accounting
+            return ""
+        return shown[0] if shown and shown[0] in ENDED_STATES else ""
 
     def most_memory_mb(self, number: str) -> int | None:
         """The most that a process of any step of a job had in use, as far as accounting knows."""
@@ -321,7 +319,11 @@ def keep_slurm_conf() -> None:
 
 
 def jobs_here(slurm: Slurm) -> list[QueuedJob]:
-    found, here = slurm.user_jobs(), os.path.realpath(".")
+    return of_this_folder(slurm, slurm.user_jobs())
+
+
+def of_this_folder(slurm: Slurm, found: list[QueuedJob]) -> list[QueuedJob]:
+    here = os.path.realpath(".")
     ours = {folder for folder in {job.folder for job in found} if os.path.realpath(folder) == here}
     commented = (with_own_comment(slurm, job) for job in found if job.folder in ours)
     return [job for job in commented if job.comment.startswith("rule_")]

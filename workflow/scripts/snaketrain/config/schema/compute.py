@@ -75,11 +75,13 @@ SBATCH_SETTINGS = {
     **dict.fromkeys(("--partition", "-p"), "compute.partition"),
     **dict.fromkeys(("--signal",), "compute.save_before_limit_seconds"),
     **dict.fromkeys(("--output", "-o", "--error", "-e"), "slurm-steady-logdir of the profile"),
-    **dict.fromkeys(("--clusters", "-M"), "slurm_cluster of the profile"),
     **dict.fromkeys(("--requeue", "--no-requeue"), "slurm-steady-requeue of the profile"),
 }
 SBATCH_UNFIT = {
     **dict.fromkeys(("--array", "-a"), "each task of an array would be the whole stage: use a sweep for several trainings"),
+    **dict.fromkeys(
+        ("--clusters", "-M"), "squeue here does not list the jobs of another cluster: start snakemake on a login node of that one"
+    ),
     **dict.fromkeys(("--job-name", "-J", "--comment"), "by it the workflow knows its jobs again"),
     **dict.fromkeys(("--wrap", "--chdir", "-D", "--open-mode", "--parsable"), "the workflow sets it"),
     **dict.fromkeys(
