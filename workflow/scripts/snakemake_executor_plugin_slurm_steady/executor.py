@@ -35,6 +35,7 @@ from snakemake_executor_plugin_slurm_steady.submitting import (
     refusals,
     to_submit,
 )
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.orchestration import executor_hooks
 from snaketrain.orchestration.submissions import Stamp, Submission, Submissions, all_written, stamps
 from snaketrain.runtime.manifests import make_private_folder
@@ -202,6 +203,8 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         """Retrying during an outage or at a limit; any other refusal is reported at once."""
         started, pause, reason = time.monotonic(), FIRST_PAUSE_SECONDS, ""
         self.fingerprints[comment(job)] = fingerprint(job, self.workflow.executor_settings)
+        for extra in modules("submitting"):
+            extra.before_submission(job, self.workflow.executor_settings)
         while not self.cancelling.is_set():
             self.settle_unconfirmed(job)
             refusal = UNKNOWN if comment(job) in self.unconfirmed else self.try_to_submit(job)
