@@ -35,6 +35,7 @@ OF_RESULTS = (
     "training/run.json",
     "training/loaded",
     "training/nodes_to_exclude",
+    "training/job.sh",
 )
 INVENTED = ("my_code/", "path/to/")  # in examples
 SETTING = re.compile(rf"(?<![\w./-])(?:{'|'.join(Settings.model_fields)})(?:\.[a-z_]+)+")

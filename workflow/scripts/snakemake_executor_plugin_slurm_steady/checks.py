@@ -2,16 +2,14 @@
 
 import os
 import re
-import shlex
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snakemake_executor_plugin_slurm.submit_string import get_submit_command
-from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_interface_executor_plugins.utils import format_cli_value
 
+from snaketrain.orchestration.submissions import sbatch_command
 from snaketrain.runtime.manifests import digest, file_digest
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.jobs import Work, comment
@@ -46,16 +44,8 @@ def is_done(dag: "DAG", has_results: Callable[["Job"], bool], submission: "Job")
 
 def submission(job: "Job", settings: "ExecutorSettings") -> str:
     """The command with which the plugin will submit a job, as an `sbatch --test-only`."""
-    account, partition = (job.resources.get(f"slurm_{name}") for name in ("account", "partition"))
-    names = {
-        "run_uuid": "x",
-        "slurm_logfile": os.devnull,
-        "comment_str": "x",
-        "workdir": "",
-        "account": f"-A {shlex.quote(str(account))}" if account and not settings.no_account else "",
-        "partition": f"-p {shlex.quote(str(partition))}" if partition else "",
-    }
-    command = get_submit_command(job, names, settings=settings) + set_gres_string(job)
+    name = f"{settings.jobname_prefix or ''}x"  # a job of another prefix is not followed: its state is asked for by its name
+    command = sbatch_command(job, settings, name, os.devnull, "x")
     return " ".join(command.replace("--parsable", "--test-only").split()) + " --wrap true"
 
 

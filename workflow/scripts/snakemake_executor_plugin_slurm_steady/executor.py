@@ -25,6 +25,7 @@ from snakemake_executor_plugin_slurm_steady.looks import Looking
 from snakemake_executor_plugin_slurm_steady.monitor import JobMonitor
 from snakemake_executor_plugin_slurm_steady.names import Named
 from snakemake_executor_plugin_slurm_steady.submitting import Patient
+from snaketrain.config.schema.of_extras import hooks
 from snaketrain.orchestration import executor_hooks
 from snaketrain.runtime.manifests import make_private_folder
 from snaketrain.slurm.client import SlurmError
@@ -64,6 +65,8 @@ class SteadyExecutor(Adopting, Patient, Named, Looking, Explained):
 
     def run_job(self, job: "Job") -> None:
         try:
+            for before_submission in hooks("submitting", "before_submission"):
+                before_submission(job, self.workflow.executor_settings)
             super().run_job(job)
         except Exception as error:  # nobody looks at the thread that this runs in
             self._report_job_error_threadsafe(SubmittedJobInfo(job), f"The job was not submitted: {type(error).__name__}: {error} ")

@@ -14,13 +14,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
 from snakemake_logger_plugin_snaketrain.messages import REASONS
-from snaketrain.config.errors import ConfigurationError, nearest
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.files import read_configuration
-from snaketrain.config.runs import read_runs
-from snaketrain.config.schema import Settings
-
-PROJECT = Path(__file__).resolve().parents[3]
-DEFAULT = "config/config.yaml"
+from snaketrain.orchestration.command_line import DEFAULT, refuse_unknown, snakemake
 
 
 def main() -> int | None:
@@ -71,48 +67,7 @@ def run(words: list[str]) -> None:
     os.execv(sys.executable, [sys.executable, "-m", *command])
 
 
-def snakemake(configuration: str | None, profile: str, others: list[str]) -> list[str]:
-    """The command, once the configuration is without errors."""
-    file = configuration or default()
-    try:
-        read_configuration([file])
-    except ConfigurationError as error:
-        raise SystemExit(str(error)) from None
-    folder = PROJECT / "profiles" / profile if (PROJECT / "profiles" / profile).is_dir() else Path(profile)
-    if not folder.is_dir():
-        there = ", ".join(sorted(path.name for path in (PROJECT / "profiles").glob("*/") if path.name != "default"))
-        raise SystemExit(f"--profile: {profile} is no folder, and none of {there}.")
-    snakefile = [] if Path("Snakefile").exists() else ["--snakefile", str(PROJECT / "Snakefile")]
-    return ["snakemake", *snakefile, "--profile", os.path.relpath(folder), "--configfile", file, *by_section(others)]
-
-
-def default() -> str:
-    return str(DEFAULT if Path(DEFAULT).exists() else PROJECT / DEFAULT)
-
-
-def by_section(words: list[str]) -> list[str]:
-    """With `train={seed: 1}` for `train.seed=1` after `--config`, where Snakemake takes no name with dots."""
-    found, of_config = list[str](), False
-    for word in words:
-        of_config = word in ("--config", "-C") or (of_config and not word.startswith("-"))
-        name, _, value = word.partition("=")
-        section, *below = name.split(".")
-        if of_config and below:
-            for part in reversed(below):
-                value = f"{{{part}: {value}}}"
-            word = f"{section}={value}"
-        found.append(word)
-    return found
-
-
 # --- why
-
-
-def runs_of(file: str | None, overrides: list[str]) -> dict[str, Settings]:
-    try:
-        return read_runs(read_configuration([file or default()], overrides))
-    except ConfigurationError as error:
-        raise SystemExit(str(error)) from None
 
 
 JOB = re.compile(r"^(?:local)?(?:rule|checkpoint) (\w+):\n((?:    .*\n)+)", re.M)
@@ -140,9 +95,8 @@ def why(words: list[str]) -> int:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="only the jobs of these runs (default: all)")
     parser.add_argument("--config", nargs="+", default=[], metavar="NAME=VALUE", help="settings over those of the file, as for snakemake")
     args = parser.parse_args(words)
-    known = runs_of(args.file, args.config) if args.runs else {}
-    if unknown := [run for run in args.runs if run not in known]:
-        raise SystemExit(f"The configuration has no run {unknown[0]!r}{nearest(unknown[0], known)} It has: {', '.join(sorted(known))}.")
+    if args.runs:
+        refuse_unknown(args.runs, args.file, args.config)
     overrides = ["--config", *args.config] if args.config else []
     command = snakemake(args.file, "local", ["--dry-run", "--nolock", *overrides])
     done = subprocess.run([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

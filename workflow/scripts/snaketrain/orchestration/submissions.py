@@ -6,15 +6,21 @@
 import json
 import os
 import platform
+import shlex
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.runtime.strict_json import Json
+
+if TYPE_CHECKING:
+    from snakemake.jobs import Job
+    from snakemake_executor_plugin_slurm import ExecutorSettings
 
 FILE = Path(".snakemake/slurm_jobs.jsonl")
 Stamp = tuple[int, int] | None  # changes whenever a file is written; None if it does not exist
@@ -86,6 +92,24 @@ class Submissions:
         self.file.parent.mkdir(exist_ok=True)
         with self._writing, open(self.file, "a", encoding="utf-8") as file:
             file.write(line)
+
+
+def sbatch_command(job: "Job", settings: "ExecutorSettings", name: str, log: str, comment: str) -> str:
+    """The command with which Snakemake's plugin for SLURM submits a job, without its script."""
+    from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+    from snakemake_executor_plugin_slurm.utils import set_gres_string
+
+    account, partition = (job.resources.get(f"slurm_{name}") for name in ("account", "partition"))
+    names = {
+        "run_uuid": name,
+        "slurm_logfile": log,
+        "comment_str": comment,
+        "workdir": "",
+        "account": f"-A {shlex.quote(str(account))}" if account and not settings.no_account else "",
+        "partition": f"-p {shlex.quote(str(partition))}" if partition else "",
+    }
+    command: str = get_submit_command(job, names, settings=settings) + set_gres_string(job)
+    return command
 
 
 def stamps(outputs: Iterable[str]) -> dict[str, Stamp]:

@@ -1,0 +1,56 @@
+"""What commands of `snaketrain` share that work on a configuration: its runs, and the command of snakemake for it."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from snaketrain.config.errors import ConfigurationError, nearest
+from snaketrain.config.files import read_configuration
+from snaketrain.config.runs import read_runs
+
+PROJECT = Path(__file__).resolve().parents[4]
+DEFAULT = "config/config.yaml"
+
+
+def refuse_unknown(runs: Iterable[str], file: str | None, overrides: list[str]) -> None:
+    """Runs that the configuration does not have."""
+    try:
+        known = read_runs(read_configuration([file or default()], overrides))
+    except ConfigurationError as error:
+        raise SystemExit(str(error)) from None
+    if unknown := [run for run in runs if run not in known]:
+        raise SystemExit(f"The configuration has no run {unknown[0]!r}{nearest(unknown[0], known)} It has: {', '.join(sorted(known))}.")
+
+
+def snakemake(configuration: str | None, profile: str, others: list[str]) -> list[str]:
+    """The command, once the configuration is without errors."""
+    file = configuration or default()
+    try:
+        read_configuration([file])
+    except ConfigurationError as error:
+        raise SystemExit(str(error)) from None
+    folder = PROJECT / "profiles" / profile if (PROJECT / "profiles" / profile).is_dir() else Path(profile)
+    if not folder.is_dir():
+        there = ", ".join(sorted(path.name for path in (PROJECT / "profiles").glob("*/") if path.name != "default"))
+        raise SystemExit(f"--profile: {profile} is no folder, and none of {there}.")
+    snakefile = [] if Path("Snakefile").exists() else ["--snakefile", str(PROJECT / "Snakefile")]
+    return ["snakemake", *snakefile, "--profile", os.path.relpath(folder), "--configfile", file, *by_section(others)]
+
+
+def default() -> str:
+    return str(DEFAULT if Path(DEFAULT).exists() else PROJECT / DEFAULT)
+
+
+def by_section(words: list[str]) -> list[str]:
+    """With `train={seed: 1}` for `train.seed=1` after `--config`, where Snakemake takes no name with dots."""
+    found, of_config = list[str](), False
+    for word in words:
+        of_config = word in ("--config", "-C") or (of_config and not word.startswith("-"))
+        name, _, value = word.partition("=")
+        section, *below = name.split(".")
+        if of_config and below:
+            for part in reversed(below):
+                value = f"{{{part}: {value}}}"
+            word = f"{section}={value}"
+        found.append(word)
+    return found
