@@ -38,7 +38,7 @@ def steady_executor(monkeypatch, kind: type[Following] = SteadyExecutor) -> Foll
     from snakemake_executor_plugin_slurm import Executor
 
     settings = types.SimpleNamespace(
-        status_command="squeue", status_attempts=2, init_seconds_before_status_checks=20, keep_successful_logs=True, requeue=True,
+        status_command=None, status_attempts=2, init_seconds_before_status_checks=20, keep_successful_logs=True, requeue=True,
         pass_command_as_script=False, no_account=True, logdir=None, exclude_failed_nodes=None, jobname_prefix=None, array_jobs=None,
         array_limit=1000, partition_config=None, efficiency_report=False, delete_logfiles_older_than=0, qos=None, reservation=None,
         keep_going=True,

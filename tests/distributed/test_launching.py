@@ -1,7 +1,6 @@
 """Processes started by another launcher than torchrun, and the ranks they read from the environment."""
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from distributed.running import MODEL, REPOSITORY
 
 from snaketrain.config.schema import Compute, Train
 from snaketrain.orchestration import launching
-from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.stages import settings_words
 
@@ -38,22 +36,6 @@ def start(compute: Compute, data: Path, folder: Path) -> subprocess.CompletedPro
         text=True,
         timeout=limits.seconds(120),
     )
-
-
-def losses(folder: Path) -> list[float]:
-    return [line["metrics"]["loss"] for line in read_events(folder / "journal.jsonl")[0] if line["event"] == "train"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("mpiexec") is None, reason="needs mpiexec (Debian and Ubuntu: apt install mpich)")
-def test_mpiexec_trains_as_one_process_does(data, tmp_path):
-    alone = start(Compute(device="cpu", threads=1), data, tmp_path / "alone")
-    done = start(Compute(processes=2, launcher="env", launch_command="mpiexec -n {processes}", device="cpu"), data, tmp_path / "two")
-    assert alone.returncode == done.returncode == 0, alone.stderr + done.stdout + done.stderr
-    attempt = next(line for line in read_events(tmp_path / "two/journal.jsonl")[0] if line["event"] == "attempt")
-    assert attempt["processes"] == 2
-    assert len(losses(tmp_path / "alone")) > 5
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
 
 
 def test_a_launch_command_that_starts_no_processes_is_reported(data, tmp_path):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 READ_AT_IMPORT = ("CUDA", "HF_", "LD_", "PYTHON", "TRANSFORMERS_")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
+SNAKEMAKE = str(Path(__file__).with_name("forked_snakemake.py"))
 MAY_DIFFER = ("PYTHONPATH", *OFFLINE)  # the server follows the first
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
@@ -23,6 +24,8 @@ import json, os, signal, socket, sys
 def read_at_import():
     return {{name: value for name, value in os.environ.items() if name.startswith({prefixes}) and name not in {but}}}
 
+if sys.argv[1:3] == ["-m", "snakemake"]:  # in a job of a cluster
+    sys.argv[1:3] = [{snakemake!r}]
 if not sys.argv[1:] or not sys.argv[1].endswith(".py") or read_at_import() != {environment}:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 connection = socket.socket(socket.AF_UNIX)
@@ -52,7 +55,9 @@ def warm_python() -> str:
     environment = {name: value for name, value in os.environ.items() if name.startswith(READ_AT_IMPORT) and name not in MAY_DIFFER}
     stand_in = folder / "python"
     stand_in.write_text(
-        CLIENT.format(python=str(real), address=str(address), prefixes=READ_AT_IMPORT, but=MAY_DIFFER, environment=environment)
+        CLIENT.format(
+            python=str(real), address=str(address), prefixes=READ_AT_IMPORT, but=MAY_DIFFER, environment=environment, snakemake=SNAKEMAKE
+        )
     )
     stand_in.chmod(0o755)
     command = [sys.executable, str(Path(__file__).with_name("fork_server.py")), str(address), str(stand_in)]

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 
 from simulation.virtual_time import Process, World
@@ -21,11 +22,17 @@ class Node:
     crashed: bool = False
     cut: bool = False  # its processes live on, and reach the file system, but not SLURM
     down: bool = False  # in SLURM's view
+    unfit: bool = False  # it starts programs, but has no Python
+    prolog_fails: bool = False
     processes: set[Process] = field(default_factory=set)
 
     @property
     def reachable(self) -> bool:
         return not (self.crashed or self.cut)
+
+    @property
+    def sound(self) -> bool:
+        return self.reachable and not (self.down or self.unfit or self.prolog_fails)
 
 
 @dataclass(eq=False)
@@ -41,15 +48,17 @@ class Job:
     excluded: set[str]
     submitted: float
     submitter: int  # process that ran sbatch
+    log: Path
     confirmed: bool = False  # which was told the number
     state: str = PENDING
     reason: str = "None"
     restarts: int = 0
     hosts: list[Node] = field(default_factory=list)
+    script_host: str = ""  # also of a job that has ended
     processes: list[Process] = field(default_factory=list)
     begin: float = 0.0
     started: float = 0.0
-    held: bool = False
+    held: str = ""  # the reason that squeue shows
     ended: float | None = None
     ended_by: str = ""  # who or what, for the judge
     requeues: int = 0
@@ -70,6 +79,7 @@ class Controller:
         self.jobs: dict[str, Job] = {}  # those that SLURM still knows
         self.all: list[Job] = []
         self.away = False
+        self.registering = False  # it has come back, and its nodes have not registered yet
         self.trouble = -1e9  # when it last failed to answer
         self._postponed: list[Callable[[], None]] = []
         self._looks = False
@@ -85,8 +95,17 @@ class Controller:
             action()
         self.look_soon()
 
+    def come_back_slowly(self, seconds: float) -> None:
+        def know_nodes() -> None:
+            self.registering, self.trouble = False, self.world.now
+            self.look_soon()
+
+        self.registering = True
+        self.come_back()
+        self.world.after(seconds, know_nodes)
+
     def troubled_since(self, moment: float) -> bool:
-        return self.away or self.trouble >= moment
+        return self.away or self.registering or self.trouble >= moment
 
     def when_here(self, action: Callable[[], None]) -> None:
         if self.away:
@@ -136,13 +155,13 @@ class Controller:
 
     def _look(self) -> None:
         self._looks = False
-        if self.away:
+        if self.away or self.registering:
             return
         free = [node for node in self.nodes.values() if node.job is None and not node.down]
         for job in [job for job in self.jobs.values() if job.state == PENDING]:
             usable = [node for node in free if node.name not in job.excluded] if job.excluded else free
             if job.held:
-                job.reason = "JobHeldUser"
+                job.reason = job.held
             elif job.begin > self.world.now:
                 job.reason = "BeginTime"
             elif len(usable) < job.nodes[0]:
@@ -154,11 +173,14 @@ class Controller:
 
     def _start(self, job: Job, given: list[Node]) -> None:
         job.state, job.hosts, job.reason, job.ended_by, job.started = RUNNING, given, "None", "", self.world.now
+        job.script_host = given[0].name
         for node in given:
             node.job = job
         start = job.restarts
         self.world.note(f"SLURM: job {job.number} ({job.comment}) starts on {','.join(node.name for node in given)}")
-        if all(node.reachable for node in given):
+        if failing := [node for node in given if node.prolog_fails]:
+            self.world.after(5, lambda: self.when_here(lambda: self._drain(job, start, failing)))
+        elif all(node.reachable for node in given):
             process = self.launch(job)
             process.at_exit.append(lambda code: self._script_ended(job, start, code))
             if job.signal_seconds:
@@ -166,6 +188,23 @@ class Controller:
             self._at_limit(job, start, job.seconds, lambda: self._out_of_time(job))
         else:  # the prolog does not answer
             self.world.after(60, lambda: self.when_here(lambda: self.requeue(job, "launch failed")))
+
+    def _drain(self, job: Job, start: int, failing: list[Node]) -> None:
+        for node in failing:
+            node.down = node.prolog_fails  # or it was repaired meanwhile
+        if job.restarts == start:
+            self.requeue(job, "its prolog failed")
+            self.hold(job, "launch failed requeued held", 600)
+
+    def hold(self, job: Job, reason: str, seconds: float) -> None:
+        """Until the user releases it."""
+
+        def release() -> None:
+            job.held = ""
+            self.look_soon()
+
+        job.held = reason
+        self.world.after(seconds, release)
 
     def _at_limit(self, job: Job, start: int, seconds: float, action: Callable[[], None]) -> None:
         def act() -> None:

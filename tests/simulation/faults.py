@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from simulation.cluster import PENDING, RUNNING, SUSPENDED, Controller, Job
+from simulation.cluster import PENDING, RUNNING, SUSPENDED, Controller, Job, Node
 from simulation.jobs import Machines
 from simulation.virtual_time import World
 
@@ -19,6 +19,12 @@ class Kind:
 KINDS = {
     "controller away": Kind(0.6, 4),
     "controller overloaded": Kind(0.4, 3),
+    "controller returns slowly": Kind(0.4, 3),
+    "limit full": Kind(0.4, 4),
+    "squeue garbled": Kind(0.4, 3),
+    "answer of sbatch lost": Kind(0.4, 6),
+    "node unfit": Kind(0.3, 3),
+    "prolog fails": Kind(0.3, 3),
     "preemption": Kind(0.6, 30),
     "node crashes": Kind(0.5, 6),
     "node is cut off": Kind(0.6, 8),
@@ -39,6 +45,12 @@ class Faults:
         self.actions: dict[str, Callable[[], bool]] = {
             "controller away": self.outage,
             "controller overloaded": self.overload,
+            "controller returns slowly": lambda: self.outage(slowly=True),
+            "limit full": self.fill_limit,
+            "squeue garbled": self.garble,
+            "answer of sbatch lost": self.lose_answer,
+            "node unfit": self.make_unfit,
+            "prolog fails": self.break_prolog,
             "preemption": self.preempt,
             "node crashes": lambda: self.lose_node(crash=True),
             "node is cut off": lambda: self.lose_node(crash=False),
@@ -67,13 +79,80 @@ class Faults:
         found = [job for job in self.controller.jobs.values() if job.state in states and not job.ended_by]
         return self.random.choice(found) if found else None
 
-    def outage(self) -> bool:
+    def sound_node(self) -> Node | None:
+        """One that may fail: most always work."""
+        found = [node for node in self.controller.nodes.values() if node.sound]
+        return self.random.choice(found) if len(found) > len(self.controller.nodes) * 2 / 3 else None
+
+    def outage(self, slowly: bool = False) -> bool:
         if self.controller.away:
             return False
         seconds = self.random.choice([20, 60, 300, 1200, 2400]) * self.random.uniform(0.5, 1.2)
         self.world.note(f"FAULT: slurmctld is away for {seconds:.0f} s")
         self.controller.go_away()
-        self.world.after(seconds, self.controller.come_back)
+        if slowly:
+            registering = self.random.choice([10, 60, 240])
+            self.world.after(seconds, lambda: self.controller.come_back_slowly(registering))
+        else:
+            self.world.after(seconds, self.controller.come_back)
+        return True
+
+    def fill_limit(self) -> bool:
+        """With other jobs, of colleagues in the same account."""
+        limits = self.controller.limits
+        if limits.most_jobs == 0:
+            return False
+        usual, limits.most_jobs = limits.most_jobs, 0
+        seconds = self.random.choice([60, 600, 3600])
+        self.world.note(f"FAULT: the limit on submitted jobs is full for {seconds} s")
+
+        def empty() -> None:
+            limits.most_jobs = usual
+
+        self.world.after(seconds, empty)
+        return True
+
+    def garble(self) -> bool:
+        """Each second list of squeue is empty, cut off, or something else, with exit 0."""
+        programs, seconds = self.machines.programs, self.random.choice([60, 300, 1200])
+        if programs.garbles:
+            return False
+        programs.garbles = 0.5
+        self.world.note(f"FAULT: squeue answers with nonsense for {seconds} s")
+
+        def recover() -> None:
+            programs.garbles = 0.0
+
+        self.world.after(seconds, recover)
+        return True
+
+    def lose_answer(self) -> bool:
+        self.machines.programs.sbatch_answers_to_lose += 1
+        return True
+
+    def make_unfit(self) -> bool:
+        if not (node := self.sound_node()):
+            return False
+        self.world.note(f"FAULT: {node.name} has no Python")
+        node.unfit = True
+
+        def repair() -> None:
+            node.unfit = False
+
+        self.world.after(self.random.uniform(600, 7200), repair)
+        return True
+
+    def break_prolog(self) -> bool:
+        if not (node := self.sound_node()):
+            return False
+        self.world.note(f"FAULT: the prolog of {node.name} fails")
+        node.prolog_fails = True
+
+        def repair() -> None:
+            node.prolog_fails = node.down = False
+            self.controller.look_soon()
+
+        self.world.after(self.random.uniform(600, 7200), repair)
         return True
 
     def overload(self) -> bool:
@@ -98,10 +177,8 @@ class Faults:
         return True
 
     def lose_node(self, crash: bool) -> bool:
-        nodes = [node for node in self.controller.nodes.values() if node.reachable and not node.down]
-        if len(nodes) <= len(self.controller.nodes) * 2 / 3:
+        if not (node := self.sound_node()):
             return False
-        node = self.random.choice(nodes)
         self.world.note(f"FAULT: {node.name} {'crashes' if crash else 'is cut off'}{f', with job {node.job.number}' if node.job else ''}")
         self.controller.lose(node, crash)
         if not crash:
@@ -127,13 +204,7 @@ class Faults:
         if not (job := self.some(PENDING)):
             return False
         self.world.note(f"FAULT: job {job.number} is held")
-        job.held = True
-
-        def release() -> None:
-            job.held = False
-            self.controller.look_soon()
-
-        self.world.after(self.random.uniform(60, 7200), release)
+        self.controller.hold(job, "JobHeldUser", self.random.uniform(60, 7200))
         return True
 
     def suspend(self) -> bool:

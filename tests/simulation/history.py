@@ -183,6 +183,8 @@ class History:
             if state == "CANCELLED" and slurm_job.ended_by != "scancel by user":
                 self.world.problem(f"{job.name} {job.run}: told as cancelled, but not by the user: {slurm_job.ended_by}")
             return "cancelled by the user" if state == "CANCELLED" else "failed", state
+        if "node configuration is not available" in told:
+            self.world.problem(f"{job.name} {job.run} failed for lack of nodes, although they were to register")
         for words in ("left no result", "Missing output", "SLURM sbatch failed", "submission failed", "earlier submission was accepted"):
             if words in told:
                 return "failed", words

@@ -4,6 +4,7 @@ Real are launch/slurm_job.py with its restarts, the ownership of a folder, run_f
 Snakemake's own start in the job, the step of srun with its agents, the steps and checkpoints of the training, and how long it all takes.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,7 @@ from snaketrain.runtime import stages
 from snaketrain.runtime.journal import Journal
 from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.ownership import TakenOver, check
-from snaketrain.runtime.ranks import STOPPED_EARLY
+from snaketrain.runtime.ranks import STOPPED_EARLY, WORTH_ANOTHER_START
 from snaketrain.runtime.run_folder import (
     fingerprint,
     last_saved,
@@ -62,6 +63,7 @@ class Machines:
         self.controller: Controller
         self.programs: Programs
         self.trainings: dict[Process, Training] = {}
+        self.failed_on: dict[tuple[str, str, int], Job] = {}  # by comment, node, and the process that submitted it
         self.written: dict[str, float] = {}  # when each manifest was
 
     def launch(self, job: Job) -> Process:
@@ -76,6 +78,8 @@ class Machines:
 
     def script(self, job: Job) -> int:
         """Snakemake in the job, which removes what an earlier start has left of the output, and launch_slurm.py."""
+        if self.controller.nodes[current().process.host].unfit:
+            return self.fail_without_python(job)
         sleep(self.random.uniform(5, 20))
         rule, run = job.script.split()[-2:]
         output = output_of(rule, run)
@@ -96,6 +100,16 @@ class Machines:
         if code:
             output.unlink(missing_ok=True)
         return code or (0 if output.exists() else 1)
+
+    def fail_without_python(self, job: Job) -> int:
+        here = current().process.host
+        job.log.write_text(f"/var/spool/slurmd/job{job.number}/slurm_script: line 3: {sys.executable}: No such file or directory\n")
+        before = self.failed_on.get((job.comment, here, job.submitter))
+        known_until = (before.ended or 0) + self.controller.limits.min_job_age if before and before.confirmed else 0
+        if job.submitted < known_until and not self.controller.troubled_since(self.world.now - 600):
+            self.world.problem(f"job {job.number} ({job.comment}) was submitted to {here}, on which it has failed")
+        self.failed_on[job.comment, here, job.submitter] = job
+        return 127
 
     def network_lost(self, node: Node) -> None:
         for training in list(self.trainings.values()):
@@ -118,6 +132,11 @@ class SimulatedStep:
                 return StepEnding(Ending(1, "srun started nothing"))
             sleep(10)
             waited += 10
+        if self.machines.controller.registering:
+            return StepEnding(Ending(1), refused="Requested nodes are busy")
+        if unfit := [host for host in self.hosts if self.machines.controller.nodes[host].unfit]:
+            sleep(20)
+            return StepEnding(Ending(WORTH_ANOTHER_START, "it has no Python"), unfit=unfit)
         training = Training(self.machines, self.machines.controller.jobs[self.job.number], self.hosts, Path(command[-1]), start)
         dead: list[str] = []
         while not training.ended.wait(self.silence):

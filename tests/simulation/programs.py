@@ -55,6 +55,8 @@ class Programs:
         """`hiccups`: how often a single command fails without a reason, before or after SLURM has carried it out, or answers nothing."""
         self.controller, self.random, self.hiccups = controller, random, hiccups
         self.lost_answers = self.failures = 0
+        self.garbles = 0.0  # how often squeue lists nonsense
+        self.sbatch_answers_to_lose = 0
 
     def __call__(self, command: list[str] | str, script: str | None, timeout: float | None) -> "subprocess.CompletedProcess[str]":
         words = split_words(command) if isinstance(command, str) else list(command)
@@ -68,6 +70,14 @@ class Programs:
         if not self.reaches_controller():
             self.failures += 1
             return self.fail(words, timeout, self.random.uniform(5, 100))
+        if self.controller.registering:
+            sleep(self.random.uniform(1, 40))
+        if self.sbatch_answers_to_lose and words[0] == "sbatch" and "--test-only" not in words:
+            self.sbatch_answers_to_lose -= 1
+            self.lost_answers += 1
+            with contextlib.suppress(Refused):
+                answer(words, script)
+            return subprocess.CompletedProcess(words, 0, self.random.choice(["", "sbatch: lua: welcome\n"]), "")
         if self.random.random() < self.hiccups:
             self.failures += 1
             if words[0] == "squeue" and self.random.random() < 0.3:
@@ -89,6 +99,9 @@ class Programs:
         sleep(self.random.uniform(0.02, 0.4))
         if words[0] == "sbatch" and out:
             self.controller.jobs[out.strip()].confirmed = True
+        if words[0] == "squeue" and self.garbles and self.random.random() < self.garbles:
+            self.failures += 1
+            out = self.random.choice(["", "slurm_load_jobs: Zero Bytes\n", out[: self.random.randint(0, max(0, len(out) - 2))]])
         return subprocess.CompletedProcess(words, code, out, error)
 
     def reaches_controller(self) -> bool:
@@ -109,6 +122,8 @@ class Programs:
 
     def sbatch(self, words: list[str], script: str | None) -> str:
         options = parsed(words[1:])
+        if self.controller.registering:
+            raise Refused("sbatch: error: Batch job submission failed: Requested node configuration is not available")
         if "--test-only" in options:
             return ""
         limit = self.controller.limits.most_jobs
@@ -123,7 +138,7 @@ class Programs:
         self.controller.submit(
             Job(
                 number, options["--job-name"], options["--comment"], options["-D"], (int(most[0]), int(most[2] or most[0])), 60 * float(options["-t"]),
-                float(usr1) if usr1 else None, script or "", set(filter(None, options.get("--exclude", "").split(","))), self.controller.world.now, current().process.pid,
+                float(usr1) if usr1 else None, script or "", set(filter(None, options.get("--exclude", "").split(","))), self.controller.world.now, current().process.pid, log,
             )
         )  # fmt: skip
         return f"{number}\n"
@@ -166,7 +181,7 @@ class Programs:
 
     def shown(self, job: Job) -> str:
         nodes = COLUMNS["N"](job) or "(null)"
-        return f"JobId={job.number} JobName={job.name} JobState={job.state} Restarts={job.restarts} NodeList={nodes} BatchHost={job.hosts[0].name if job.hosts else '(null)'} EndTime={moment(job.started + job.seconds) if job.hosts else 'Unknown'} ExcNodeList={','.join(sorted(job.excluded)) or '(null)'}\n"
+        return f"JobId={job.number} JobName={job.name} JobState={job.state} Restarts={job.restarts} NodeList={nodes} BatchHost={job.script_host or '(null)'} EndTime={moment(job.started + job.seconds) if job.hosts else 'Unknown'} ExcNodeList={','.join(sorted(job.excluded)) or '(null)'}\n"
 
     def update(self, job: Job, changes: dict[str, str]) -> None:
         for name, value in changes.items():
@@ -195,6 +210,8 @@ class Programs:
         if words[1:] == ["-o", "%P"]:
             return "PARTITION\nnormal*\n"
         options = asked(words[1:], {"--nodes", "--format", "-o"})
+        if options["--format"] == "%N %T":
+            return "".join(f"{name} {'unknown' if self.controller.registering else 'idle'}\n" for name in self.controller.nodes)
         assert options["--format"] == "%N|%T|%E", words
         names = options.get("--nodes", "").split(",")
         found = (self.controller.nodes[name] for name in names if name)
@@ -203,6 +220,8 @@ class Programs:
     def srun(self, words: list[str], _: str | None) -> str:
         """Only the question whether a node still starts a program; trainings are started in jobs.py."""
         options = asked(words[1:], {"--jobid", "--nodelist"})
+        if self.controller.registering:
+            raise Refused(f"srun: error: Unable to create step for job {options['--jobid']}: Requested nodes are busy")
         unreachable = [node for node in options["--nodelist"].split(",") if not self.controller.nodes[node].reachable]
         if unreachable:
             sleep(self.random.uniform(5, 60))

@@ -94,13 +94,23 @@ class VirtualPool:
         self.shutdown()
 
     def map(self, function: Callable[[Any], object], given: list[Any]) -> list[object]:
-        """All at once."""
-        answers = {}
-        threads = [VirtualThread(target=lambda each=each: answers.update({each: function(each)})) for each in given]
+        """All at once; the first error is raised here."""
+        answers: dict[object, object] = {}
+        errors: list[Exception] = []
+
+        def answer(each: object) -> None:
+            try:
+                answers[each] = function(each)
+            except Exception as error:
+                errors.append(error)
+
+        threads = [VirtualThread(target=lambda each=each: answer(each)) for each in given]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        if errors:
+            raise errors[0]
         return [answers[each] for each in given]
 
     def __init__(self, max_workers: int, **_: object):

@@ -3,7 +3,7 @@
     python tests/slurm/simulate.py --histories 1000           # the whole figure
     python tests/slurm/simulate.py --seed 17 --story run003   # one history again, with what happened to a run
 
-docs/slurm.md says what is real in it, and what is simulated.
+docs/slurm_guarantees.md says what is real in it, and what is simulated.
 """
 
 import argparse

@@ -87,6 +87,11 @@ def test_files_that_are_named_exist(page):
     assert [path for path in folders if not any((root / path).exists() for root in ROOTS)] == []
 
 
+def test_how_to_use_slurm_stays_short():
+    """What it need not say belongs to slurm_guarantees.md, or to an extra."""
+    assert len((REPOSITORY / "docs/slurm.md").read_text(encoding="utf-8").split()) <= 900
+
+
 def wrong_settings(text: str) -> list[str]:
     return [name for name in SETTING.findall(text) if name.split(".")[1] not in ENDINGS and not is_setting(name)]
 

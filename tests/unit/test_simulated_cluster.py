@@ -3,6 +3,8 @@
 Many more of them, and larger ones: python tests/slurm/simulate.py --histories 1000
 """
 
+import re
+
 import pytest
 from simulation.history import History, Outcome
 
@@ -95,6 +97,23 @@ def cannot_read_an_answer(monkeypatch):
     monkeypatch.setattr(SteadyExecutor, "is_lost", failing)
 
 
+def trusts_squeue_alone(monkeypatch):
+    monkeypatch.setattr(Slurm, "is_over", lambda *_, **__: True)
+
+
+def ignores_jobs_in_the_queue(monkeypatch):
+    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.submitting.LIMIT", re.compile("no such words"))
+    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.executor.LIMIT", re.compile("no such words"))
+
+
+def takes_unregistered_nodes_for_missing(monkeypatch):
+    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.executor.awaits_nodes", lambda *_: False)
+
+
+def excludes_no_node(monkeypatch):
+    monkeypatch.setattr(SteadyExecutor, "exclude_node_of", lambda *_: "")
+
+
 @pytest.mark.parametrize(
     ("error", "faults", "problem"),
     [
@@ -105,6 +124,11 @@ def cannot_read_an_answer(monkeypatch):
         (retries_what_was_cancelled, ["user cancels a job"], "was cancelled by the user, and is submitted again"),
         (ignores_what_is_left_over, ["kill -9"], "is in the queue, and is submitted again"),
         (cannot_read_an_answer, ["stopped for a while"], "nothing says why"),
+        (leaves_unconfirmed_jobs, ["answer of sbatch lost"], "is in the queue, and is submitted again"),
+        (trusts_squeue_alone, ["squeue garbled"], "taken for over, but its job"),
+        (ignores_jobs_in_the_queue, ["limit full"], "fails at a limit"),
+        (takes_unregistered_nodes_for_missing, ["controller returns slowly"], "failed for lack of nodes"),
+        (excludes_no_node, ["node unfit"], "on which it has failed"),
     ],
 )
 def test_the_histories_notice_an_error(history, monkeypatch, error, faults, problem):

@@ -69,7 +69,7 @@ def test_one_job_that_ended_long_ago_is_not_in_the_queue(programs):
 def test_a_job_that_squeue_does_not_list_is_in_the_queue_until_scontrol_says_otherwise(programs, squeue):
     """squeue was seen to answer nothing, with exit 0, while jobs were running."""
     programs(squeue=squeue, scontrol="echo 'JobId=1 JobName=x JobState=RUNNING Reason=None'")
-    assert "1" in Slurm().in_queue(["1"])
+    assert Slurm().in_queue(["1"]) == {"1"}
     programs(scontrol="echo away >&2; exit 1")
     with pytest.raises(SlurmError, match="scontrol show job .* failed: away"):
         Slurm().in_queue(["1"])

@@ -72,6 +72,25 @@ def test_an_endless_outage_is_a_failure(slurm, executor, submission, monkeypatch
     assert "Unable to contact" in executor.reported[0][1]
 
 
+def test_a_job_that_is_followed_is_ahead_although_squeue_answers_nothing(slurm, executor, submission, submitted):
+    slurm(sbatch=once_refused(AT_THE_LIMIT), squeue="true")
+    submitted("5", run="other")
+    executor.run_job(submission)
+    assert [job.external_jobid for job in executor.active_jobs] == ["5", "12"] and not executor.reported
+
+
+def test_an_outage_after_a_long_wait_for_something_else_is_no_failure(slurm, executor, submission, monkeypatch, tmp_path):
+    monkeypatch.setattr(submitting, "OUTAGE_PATIENCE_SECONDS", 0.5)
+    first, second = f"[ -e {tmp_path}/limit ]", f"[ -e {tmp_path}/outage ]"
+    waits = f"touch {tmp_path}/limit; sleep 0.7; {AT_THE_LIMIT}"
+    slurm(
+        sbatch=f"if ! {first}; then {waits}; elif ! {second}; then touch {tmp_path}/outage; {SBATCH_AWAY}; else echo 12; fi",
+        squeue=ONE_OF_ANOTHER_FOLDER,
+    )
+    executor.run_job(submission)
+    assert [job.external_jobid for job in executor.active_jobs] == ["12"] and not executor.reported
+
+
 def test_another_refusal_is_reported_at_once(slurm, executor, submission):
     slurm(sbatch="touch called-$$; echo 'sbatch: error: invalid partition specified: nowhere' >&2; exit 1")
     executor.run_job(submission)

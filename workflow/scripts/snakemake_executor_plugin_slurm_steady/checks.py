@@ -113,7 +113,9 @@ def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings", 
 def refusal_of_all_nodes(slurm: Slurm, command: str, end: float, say: Callable[[str], None]) -> str | None:
     """Asked again while a controller that has just started does not know all nodes; until then it says that none has what a job asks for."""
     said = False
-    while (error := slurm.refusal(command)) and awaits_nodes(slurm, error) and time.monotonic() < end:
+    while (error := slurm.refusal(command)) and NO_SUCH_NODES in error and time.monotonic() < end:
+        if not awaits_nodes(slurm, error):
+            return slurm.refusal(command)  # they may have registered since it was refused
         if not said:
             say(f"{AWAITS_NODES}; asking again for {REGISTERING_SECONDS // 60} minutes whether it would take the jobs.")
             said = True
@@ -122,11 +124,11 @@ def refusal_of_all_nodes(slurm: Slurm, command: str, end: float, say: Callable[[
 
 
 def awaits_nodes(slurm: Slurm, refused: str, max_age_seconds: float = 0.0) -> bool:
-    """Whether a refusal for lack of nodes may be due to those that are not known yet."""
+    """Whether a refusal for lack of nodes may be due to those that are not known yet; without an answer it may."""
     try:
         return NO_SUCH_NODES in refused and bool(slurm.unregistered_nodes(max_age_seconds))
     except SlurmError:
-        return False
+        return True
 
 
 def jobs_ahead(slurm: Slurm, max_age_seconds: float) -> bool:

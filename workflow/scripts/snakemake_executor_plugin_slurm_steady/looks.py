@@ -25,6 +25,10 @@ class Looking(Following):
     silent_since: float | None = None  # SLURM does not answer
 
     def __post_init__(self) -> None:
+        if self.workflow.executor_settings.status_command:
+            self.logger.warning(
+                "slurm-steady-status-command has no effect: sacct is asked where squeue no longer lists a job. Remove it from the profile."
+            )
         self.workflow.executor_settings.status_command = None  # or the plug-in would advise one of squeue and sacct
         self.looks_lost: dict[str, int] = {}  # how often in a row a job was not in the queue
         super().__post_init__()

@@ -3,6 +3,7 @@
 The plug-in counts every submission that SLURM refuses for a while as a failed job, which uses up `retries` within seconds.
 """
 
+import math
 import re
 import threading
 import time
@@ -36,6 +37,7 @@ class Patient(Following):
     def run_job(self, job: "Job") -> None:
         """Retrying during an outage or at a limit; any other refusal is reported at once."""
         started, pause, reason = time.monotonic(), FIRST_PAUSE_SECONDS, ""
+        since = started  # the reason is this one
         while not self.cancelling.is_set():
             self.settle_unconfirmed(job)
             refusal = UNKNOWN if comment(job) in self.unconfirmed else self.try_to_submit(job)
@@ -43,8 +45,9 @@ class Patient(Following):
                 break
             if OUTAGE.search(refusal) or NO_NUMBER.search(refusal):
                 self.unconfirmed.add(comment(job))
-            before, reason = reason, self.why_wait(refusal, time.monotonic() - started)
-            if not reason:  # Snakemake may submit it once more
+            before, (reason, patience) = reason, self.why_wait(refusal)
+            since = since if reason == before else time.monotonic()
+            if time.monotonic() - since >= patience:  # Snakemake may submit it once more
                 self.settle_unconfirmed(job)
                 super()._report_job_error_threadsafe(SubmittedJobInfo(job), refusal)
                 return
@@ -76,17 +79,18 @@ class Patient(Following):
         else:
             super()._report_job_error_threadsafe(job_info, msg)
 
-    def why_wait(self, message: str, seconds: float) -> str:
-        """Why a refused submission is worth another try; empty if it is not."""
-        if OUTAGE.search(message) and seconds < OUTAGE_PATIENCE_SECONDS:
-            return f"SLURM does not answer; trying again for {OUTAGE_PATIENCE_SECONDS // 60} minutes"
-        if NO_NUMBER.search(message) and seconds < NO_NUMBER_PATIENCE_SECONDS:
-            return "sbatch did not say which number it has; it is cancelled, if it is in the queue, and submitted again"
-        if seconds < REGISTERING_SECONDS and awaits_nodes(self.slurm, message, FIRST_PAUSE_SECONDS):
-            return f"{AWAITS_NODES}; trying again for {REGISTERING_SECONDS // 60} minutes"
-        if LIMIT.search(message) and jobs_ahead(self.slurm, FIRST_PAUSE_SECONDS):
-            return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue"
-        return ""
+    def why_wait(self, message: str) -> tuple[str, float]:
+        """Why a refused submission is worth other tries, and for how many seconds."""
+        if OUTAGE.search(message):
+            return f"SLURM does not answer; trying again for {OUTAGE_PATIENCE_SECONDS // 60} minutes", OUTAGE_PATIENCE_SECONDS
+        if NO_NUMBER.search(message):
+            how = "sbatch did not say which number it has; it is cancelled, if it is in the queue, and submitted again"
+            return how, NO_NUMBER_PATIENCE_SECONDS
+        if awaits_nodes(self.slurm, message, FIRST_PAUSE_SECONDS):
+            return f"{AWAITS_NODES}; trying again for {REGISTERING_SECONDS // 60} minutes", REGISTERING_SECONDS
+        if LIMIT.search(message) and (self.following or jobs_ahead(self.slurm, FIRST_PAUSE_SECONDS)):
+            return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue", math.inf
+        return "", 0
 
     def settle_unconfirmed(self, job: "Job") -> None:
         if comment(job) in self.unconfirmed and self.cancel_unconfirmed(job):

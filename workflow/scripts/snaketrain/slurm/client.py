@@ -117,7 +117,7 @@ class Slurm:
             if NO_SUCH_JOB not in str(error):  # the answer for a single job that ended long ago
                 raise
             shown = ""
-        listed = set(shown.split())
+        listed = set(shown.split()) & set(asked)  # the answer may be no list of jobs
         missing = (number for number in asked if number not in listed)
         return listed | {number for number in missing if not self.is_over(number, max_age_seconds=max_age_seconds)}
 
