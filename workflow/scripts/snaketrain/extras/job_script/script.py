@@ -60,7 +60,7 @@ def arguments() -> argparse.Namespace:
         "--profile", default="slurm", metavar="NAME", help="`slurm`, or the folder of a profile of yours for SLURM (default: %(default)s)"
     )
     parser.add_argument("--config", nargs="+", default=[], metavar="NAME=VALUE", help="settings over those of the file, as for snakemake")
-    parser.add_argument("-s", "--snakefile", metavar="FILE", help="of a workflow that includes this one (default: as for snakemake)")
+    parser.add_argument("-s", "--snakefile", metavar="FILE", help="Snakefile that includes this workflow (default: as for snakemake)")
     parser.add_argument("-d", "--directory", type=Path, metavar="FOLDER", help="folder of the workflow (default: the current one)")
     args = parser.parse_args()
     if args.directory and not args.directory.is_dir():
