@@ -1,4 +1,4 @@
-"""slurmctld goes away: while a job is submitted, while it trains, and while it ends."""
+"""slurmctld goes away: while a job is submitted, while it trains, and while it ends. Or SLURM answers, and what it says is not so."""
 
 import os
 import shutil
@@ -18,6 +18,7 @@ from slurm.lab import (
     job_of,
     rank_process,
     set_pace,
+    slurm,
     steps,
     until,
     well_on_its_way,
@@ -77,6 +78,55 @@ def test_the_workflow_survives_outages(cluster, undisturbed, workspace, sbatch_t
     finally:
         workflow.end()
     assert attempts(workspace) == 1
+    assert_as_undisturbed(workspace, undisturbed, starts=1)
+
+
+SBATCH = """#!/bin/bash
+refuse() { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; echo "$1: Job violates accounting/QOS policy (job submit limit)" >&2; exit 1; }
+if [[ "$*" == *--test-only* ]]; then
+    mkdir HERE/full-at-the-start 2> /dev/null && refuse "allocation failure"
+elif mkdir HERE/full 2> /dev/null; then refuse "sbatch: error: Batch job submission failed"
+elif mkdir HERE/silent 2> /dev/null; then exec REAL "$@" > /dev/null
+fi
+exec REAL "$@"
+"""
+SQUEUE = """#!/bin/bash
+[ -e HERE/empty ] && echo >> HERE/empty && exit 0
+[ -e HERE/garbled ] && echo >> HERE/garbled && echo "<html>502 Bad Gateway</html>" && exit 0
+exec REAL "$@"
+"""
+ANSWERS = 5  # of each kind: a job counts as lost after two
+
+
+def answers(tmp_path: Path, monkeypatch, **programs: str) -> Path:
+    (tmp_path / "bin").mkdir()
+    for name, text in programs.items():
+        program = tmp_path / "bin" / name
+        program.write_text(text.replace("HERE", str(tmp_path)).replace("REAL", shutil.which(name)))
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    return tmp_path
+
+
+def test_answers_that_are_not_so(undisturbed, workspace, tmp_path, monkeypatch):
+    """A limit that is full, a job that is taken without a word, and squeue that lists no job, or answers something else."""
+    before = slurm("sbatch", "--parsable", "--hold", "--wrap", "true").strip()  # fills the limit
+    here = answers(tmp_path, monkeypatch, sbatch=SBATCH, squeue=SQUEUE)
+    workflow = Workflow(workspace, f"{TRAINING}/manifest.json", "--retries", "0")
+    try:
+        well_on_its_way(workflow)
+        for kind in ("empty", "garbled"):
+            (here / kind).touch()
+            until(lambda kind=kind: len((here / kind).read_text()) > ANSWERS, f"squeue has given {kind} answers", workflow=workflow)
+            (here / kind).unlink()
+        finished(workflow)
+    finally:
+        workflow.end()
+        slurm("scancel", before)
+    assert (here / "full-at-the-start").exists()
+    assert "is not submitted yet: a limit on submitted jobs is reached" in workflow.printed()
+    assert "is not submitted yet: sbatch did not say which number it has" in workflow.printed()
+    assert "no longer knows" not in workflow.printed()
     assert_as_undisturbed(workspace, undisturbed, starts=1)
 
 

@@ -1,6 +1,5 @@
 """The script with which a training was submitted, in its folder: `job.sh`."""
 
-import argparse
 from typing import TYPE_CHECKING
 
 from snaketrain.runtime.manifests import PRIVATE_FILE, write_text
@@ -8,10 +7,6 @@ from snaketrain.runtime.manifests import PRIVATE_FILE, write_text
 if TYPE_CHECKING:
     from snaketrain.training.callbacks import Callback
     from train_model import Attempt
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None: the script lies beside the settings."""
 
 
 def before_attempt(attempt: "Attempt") -> "list[Callback]":
