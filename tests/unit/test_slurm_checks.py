@@ -283,12 +283,19 @@ def test_what_slurm_would_refuse_is_reported_once_with_a_remedy(monkeypatch, err
     assert not found or (found[0].startswith("train_model a: SLURM would refuse it: ") and found[0].endswith("Asked for: -p x"))
 
 
+OUTAGE_SECONDS = 400
+
+
+@pytest.mark.parametrize("outage", [0, OUTAGE_SECONDS], ids=["it answers", "it did not answer before"])
 @pytest.mark.parametrize("looks", [0, 2, None], ids=["known", "known soon", "never known"])
-def test_a_controller_that_does_not_know_its_nodes_yet_is_asked_again(monkeypatch, told, looks):
+def test_a_controller_that_does_not_know_its_nodes_yet_is_asked_again(monkeypatch, told, looks, outage):
     """For a few seconds after its start, SLURM 22.05 has nodes in the state `unknown`, and says of all that they are not available."""
-    unknown, now = {"looks": looks}, [0.0]
+    unknown, now, away = {"looks": looks}, [0.0], ["first"] * bool(outage)
 
     def run(self, command):
+        if away:
+            now[0] += outage
+            raise SlurmError(f"sbatch did not answer for the {away.pop()} job")
         if command[0] == "sinfo":
             return subprocess.CompletedProcess(command, 0, "a1 idle\na2 unknown*\n" if unknown["looks"] != 0 else "a1 idle\na2 down*\n", "")
         if unknown["looks"]:
@@ -297,14 +304,14 @@ def test_a_controller_that_does_not_know_its_nodes_yet_is_asked_again(monkeypatc
         return subprocess.CompletedProcess(command, bool(error), "", error)
 
     monkeypatch.setattr(Slurm, "_run", run)
-    monkeypatch.setattr(checks, "submission", lambda job, settings: "sbatch --test-only --comment x -p x --wrap true")
-    monkeypatch.setattr(checks, "comment", lambda job: "rule_train_model_wildcards_a")
+    monkeypatch.setattr(checks, "submission", lambda job, settings: f"sbatch --test-only --comment x -p {job} --wrap true")
+    monkeypatch.setattr(checks, "comment", lambda job: f"rule_train_model_wildcards_{job}")
     monkeypatch.setattr(checks.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(checks.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    found = checks.refusals(Slurm(), ["a job"], SimpleNamespace(), told.append)
+    found = checks.refusals(Slurm(), ["first", "second"][not outage :], SimpleNamespace(), told.append)
     assert bool(found) == (looks != 2), "what it never learns, or knows, it refuses"
     assert len(told) == (looks != 0) and all("waits until its nodes have registered" in line for line in told)
-    assert now[0] == {0: 0, 2: 2, None: checks.REGISTERING_SECONDS}[looks]
+    assert now[0] - outage == {0: 0, 2: 2, None: checks.REGISTERING_SECONDS}[looks]
 
 
 @pytest.mark.parametrize("in_queue", [True, False])

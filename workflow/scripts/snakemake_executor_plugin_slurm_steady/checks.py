@@ -97,10 +97,10 @@ def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings", 
     for job in jobs:
         asked.setdefault(submission(job, settings), str(Work.of(comment(job))))
     found = []
-    end = time.monotonic() + REGISTERING_SECONDS
+    patience = Patience()
     for command, name in asked.items():
         try:
-            error = refusal_of_all_nodes(slurm, command, end, say)
+            error = refusal_of_all_nodes(slurm, command, patience, say)
         except SlurmError:  # no answer is not a refusal
             continue
         if error and not any(words in error for words in TEMPORARY) and not (LIMIT.search(error) and jobs_ahead(slurm, 60)):
@@ -110,10 +110,22 @@ def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings", 
     return found
 
 
-def refusal_of_all_nodes(slurm: Slurm, command: str, end: float, say: Callable[[str], None]) -> str | None:
+class Patience:
+    """With a controller that does not know all nodes yet: from the first refusal for that on, whichever job it was of."""
+
+    end: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        if self.end is None:
+            self.end = time.monotonic() + REGISTERING_SECONDS
+        return time.monotonic() >= self.end
+
+
+def refusal_of_all_nodes(slurm: Slurm, command: str, patience: Patience, say: Callable[[str], None]) -> str | None:
     """Asked again while a controller that has just started does not know all nodes; until then it says that none has what a job asks for."""
     said = False
-    while (error := slurm.refusal(command)) and NO_SUCH_NODES in error and time.monotonic() < end:
+    while (error := slurm.refusal(command)) and NO_SUCH_NODES in error and not patience.is_over:
         if not awaits_nodes(slurm, error):
             return slurm.refusal(command)  # they may have registered since it was refused
         if not said:
