@@ -235,7 +235,7 @@ class Workflow:
     @staticmethod
     def settings() -> ExecutorSettings:
         return ExecutorSettings(
-            requeue=True, status_command="squeue", init_seconds_before_status_checks=20, keep_successful_logs=True, logdir=Path("logs"),
+            requeue=True, status_command=None, init_seconds_before_status_checks=20, keep_successful_logs=True, logdir=Path("logs"),
             pass_command_as_script=True, no_account=True,
         )  # fmt: skip
 

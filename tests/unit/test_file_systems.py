@@ -68,7 +68,7 @@ def test_without_locks_pages_show_a_copy(tmp_path, tmp_path_factory):
 
 
 def test_without_extras_the_follower_says_why_mlflow_cannot_open_its_database(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(loop, "modules", lambda name: ())
+    monkeypatch.setattr(loop, "hooks", lambda *_: [])
     uri = f"sqlite:///{tmp_path}/what?/mlflow.db"
     loop.Loop(loop.Options(tmp_path, uri, Namespace()), Lease(tmp_path / "lease"), lambda: True)
     said = capsys.readouterr().err

@@ -103,11 +103,11 @@ def trusts_squeue_alone(monkeypatch):
 
 def ignores_jobs_in_the_queue(monkeypatch):
     monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.submitting.LIMIT", re.compile("no such words"))
-    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.executor.LIMIT", re.compile("no such words"))
+    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.checks.LIMIT", re.compile("no such words"))
 
 
 def takes_unregistered_nodes_for_missing(monkeypatch):
-    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.executor.awaits_nodes", lambda *_: False)
+    monkeypatch.setattr("snakemake_executor_plugin_slurm_steady.submitting.awaits_nodes", lambda *_: False)
 
 
 def excludes_no_node(monkeypatch):

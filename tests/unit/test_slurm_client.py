@@ -76,9 +76,9 @@ def test_a_job_that_squeue_does_not_list_is_in_the_queue_until_scontrol_says_oth
         Slurm().in_queue(["1"])
 
 
-@pytest.mark.parametrize("answer", ["slurm_load_jobs: something", "<html>"])
-def test_an_answer_that_is_no_list_of_jobs_is_an_error(programs, answer):
-    programs(squeue=f"echo '{answer}'")
+@pytest.mark.parametrize("answers", ["echo 'slurm_load_jobs: something'", "echo '<html>'", "printf '%s' '1|RUNNING|None|rule_a|n1|/here'"])
+def test_an_answer_that_is_no_list_of_jobs_or_was_cut_off_is_an_error(programs, answers):
+    programs(squeue=answers)
     with pytest.raises(SlurmError, match="squeue's answer is not a list of jobs"):
         Slurm().user_jobs()
 

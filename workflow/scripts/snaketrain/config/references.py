@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 # files of these folders that share code, and are no task or strategy by themselves
-HELPERS = ("distributed",)
+HELPERS = ("distributed", "collectives")
 IN_FILE = {  # the files of short names that stand in a file of another name
     "single": "ddp", "data_parallel": "ddp", "zero1": "ddp", "hsdp": "fsdp", "tensor_parallel": "mesh",
     "fairscale_oss": "fairscale", "fairscale_fsdp": "fairscale",

@@ -100,7 +100,8 @@ class Slurm:
         shown = self._ask("squeue", "--user", getpass.getuser(), "--states=all", "--noheader", "--format", "%i|%T|%r|%k|%N|%Z")
         rows = [line.split("|", 5) for line in shown.splitlines()]
         begun = [row for row in rows if len(row) > 1 and row[0][:1].isdigit()]
-        if shown.strip() and not begun:  # a line that begins no job may be the rest of a comment
+        # a line that begins no job may be the rest of a comment; a list that was cut off lacks jobs that are in the queue
+        if shown.strip() and not (begun and shown.endswith("\n")):
             raise SlurmError(f"squeue's answer is not a list of jobs: {shown.strip()[:200]!r}")
         return [QueuedJob(*row) for row in begun if len(row) == 6]
 
