@@ -10,7 +10,7 @@ import platform
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -42,7 +42,7 @@ class SlowRanks(Callback):
         self.strategy, self.journal, self.folder = strategy, journal, folder
         self.places = all_gather((os.environ.get("SLURMD_NODENAME") or platform.node(), str(strategy.device)))
         self.timer = DeviceTimer() if strategy.device.type == "cuda" else Timer()
-        self.seconds: list[list[float]] = [[] for _ in self.places]  # of each rank, in the steps that were timed
+        self.forget()
         self.slow: set[int] = set()
 
     def on_train_start(self, state: TrainState) -> None:
@@ -61,16 +61,23 @@ class SlowRanks(Callback):
 
     def exchange(self, state: TrainState) -> list[float]:
         """This rank's time of one step, if there is a new one, among zeros for those of the others."""
-        mine = self.timer.next_seconds() or 0.0
-        return [mine * (rank == state.rank) for rank in range(len(self.places))]
+        shares = [0.0] * len(self.places)
+        shares[state.rank] = self.timer.next_seconds() or 0.0
+        return shares
 
     def on_exchange(self, state: TrainState, sums: list[float]) -> None:
+        if not any(sums):  # in most steps nothing is timed
+            return
         for of_rank, seconds in zip(self.seconds, sums, strict=True):
             if seconds:
                 of_rank.append(seconds * self.strategy.model_parallel_size)  # by which the sums of all ranks are divided
         if min(map(len, self.seconds)) >= OVER_STEPS // TIMED_EVERY:
             self.compare(state.step)
-            self.seconds = [[] for _ in self.places]
+            self.forget()
+
+    def forget(self) -> None:
+        """Begin again with the seconds of each rank; where a rank never has any, those of the others must not pile up."""
+        self.seconds: list[deque[float]] = [deque(maxlen=OVER_STEPS) for _ in self.places]
 
     def compare(self, step: int) -> None:
         medians = [statistics.median(of_rank) for of_rank in self.seconds]
@@ -110,7 +117,7 @@ class Compared(NamedTuple):
     in_most_steps: bool  # more than TIMES_AS_LONG
 
 
-def times_as_long(seconds: Sequence[Sequence[float]], stages: int = 1) -> Iterator[tuple[int, Compared]]:
+def times_as_long(seconds: Sequence[Iterable[float]], stages: int = 1) -> Iterator[tuple[int, Compared]]:
     """Of each rank. Of two ranks, the faster one is the median."""
     of_stage = len(seconds) // stages
     for first in range(0, len(seconds), of_stage):
