@@ -8,10 +8,10 @@ over the examples, which all seeds share.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
-from scipy.stats import binomtest, norm
-from scipy.stats import t as student
+from scipy import special  # whose functions scipy.stats calls, and takes ten times as long to be imported
 
 from snaketrain.evaluation.predictions import Metric, Predictions, metric_of, of_the_same_examples, right
 
@@ -96,10 +96,14 @@ def mcnemar_test(correct: np.ndarray) -> Difference:
     ours, discordant = int((gaps > 0).sum()), int((gaps != 0).sum())
     p, low, high = 1.0, 0.0, 0.0
     if discordant:
-        found = binomtest(ours, discordant)
-        interval = found.proportion_ci(1 - ERROR_RATE, method="exact")
-        p = float(found.pvalue)
-        low, high = ((2 * float(share) - 1) * discordant / len(gaps) for share in (interval.low, interval.high))
+        theirs, tail = discordant - ours, ERROR_RATE / 2
+        p = min(1.0, 2 * float(special.bdtr(min(ours, theirs), discordant, 0.5)))
+        # Clopper and Pearson's interval of the share on which ours is right
+        shares = (
+            special.betaincinv(ours, theirs + 1, tail) if ours else 0.0,
+            special.betaincinv(ours + 1, theirs, 1 - tail) if theirs else 1.0,
+        )
+        low, high = ((2 * float(share) - 1) * discordant / len(gaps) for share in shares)
     shown = f"= {p:.2g}" if p >= 0.001 else "< 0.001"
     return Difference(low, high, p < ERROR_RATE, f"McNemar's test on the same {len(gaps):,} examples, p {shown}")
 
@@ -107,7 +111,7 @@ def mcnemar_test(correct: np.ndarray) -> Difference:
 def bootstrap(drawn: np.ndarray, examples: int) -> Difference:
     # quantiles further out than 2.5 %, since resamples of few examples vary too little, and by as much as Student's t is wider than a normal
     # distribution (Hesterberg's expanded percentile interval)
-    tail = float(norm.cdf(-math.sqrt(examples / (examples - 1)) * student.ppf(1 - ERROR_RATE / 2, examples - 1)))
+    tail = NormalDist().cdf(-math.sqrt(examples / (examples - 1)) * student(1 - ERROR_RATE / 2, examples - 1))
     low, high = map(float, np.nanquantile(drawn[:, 0] - drawn[:, 1], [tail, 1 - tail]))
     return Difference(low, high, low > 0 or high < 0, "paired bootstrap over the same examples")
 
@@ -126,9 +130,14 @@ def over_seeds(ours: Sequence[float], theirs: Sequence[float], rows: Rows | None
         test = "Welch's t over seeds and the same examples"
     variance = sum(part for part, _ in parts)
     freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts) if variance else 1.0
-    half = float(student.ppf(1 - level / 2, freedom)) * math.sqrt(variance)
+    half = student(1 - level / 2, freedom) * math.sqrt(variance)
     # without any variance there is nothing to judge by, such as seeds that agree on a small test set, or make no difference
     return Difference(gap - half, gap + half, abs(gap) > half > 0, test, level)
+
+
+def student(share: float, degrees: float) -> float:
+    """The quantile of Student's t."""
+    return float(special.stdtrit(degrees, share))
 
 
 def variance_over_examples(rows: Rows, ours: int) -> float:

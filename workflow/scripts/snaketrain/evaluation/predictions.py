@@ -1,20 +1,22 @@
 """The predictions that an evaluation saved, and their metrics as functions of the examples' weights, so that a bootstrap can resample them."""
 
+import importlib
 import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_array
-from scipy.stats import spearmanr
-from sklearn import metrics as scikit
 
 from snaketrain.labels.classes import in_cell
 from snaketrain.runtime.strict_json import JsonObject
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Metric = Callable[[np.ndarray], float]  # of the examples' weights
 
@@ -135,12 +137,18 @@ def f1(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
     return scores
 
 
-def by_scikit(score: Callable[..., float], **options: object) -> Callable[[Predictions], Metric]:
+def scikit(score: str) -> Callable[..., float]:
+    """Imported where it is used: most verdicts are about accuracy, and the import takes longer than those."""
+    function: Callable[..., float] = getattr(importlib.import_module("sklearn.metrics"), score)
+    return function
+
+
+def by_scikit(score: str, **options: object) -> Callable[[Predictions], Metric]:
     """A score of the predicted classes or numbers."""
 
     def make(predictions: Predictions) -> Metric:
         both = labels_and_guesses(predictions) if predictions.form == "number" else by_number(predictions)
-        return weighted(partial(score, **options), *both)
+        return weighted(partial(scikit(score), **options), *both)
 
     return make
 
@@ -156,14 +164,14 @@ def weighted(score: Callable[..., float], label: np.ndarray, guess: np.ndarray) 
 
 def quadratic_weighted_kappa(predictions: Predictions) -> Metric:
     """With a class that neither occurs nor is predicted, those beside it are still two apart."""
-    return by_scikit(scikit.cohen_kappa_score, weights="quadratic", labels=range(len(predictions.classes)))(predictions)
+    return by_scikit("cohen_kappa_score", weights="quadratic", labels=range(len(predictions.classes)))(predictions)
 
 
 def f1_of_the_second_class(predictions: Predictions) -> Metric | None:
-    return by_scikit(scikit.f1_score, zero_division=0)(predictions) if len(predictions.classes) == 2 else None
+    return by_scikit("f1_score", zero_division=0)(predictions) if len(predictions.classes) == 2 else None
 
 
-def of_the_second_class(score: Callable[..., float]) -> Callable[[Predictions], Metric | None]:
+def of_the_second_class(score: str) -> Callable[[Predictions], Metric | None]:
     """A score of the second class's probability, if there are two classes."""
 
     def make(predictions: Predictions) -> Metric | None:
@@ -174,7 +182,7 @@ def of_the_second_class(score: Callable[..., float]) -> Callable[[Predictions], 
 
         def metric(weights: np.ndarray) -> float:
             drawn = weights > 0
-            return weighted(score, label[drawn], guess[drawn])(weights[drawn])
+            return weighted(scikit(score), label[drawn], guess[drawn])(weights[drawn])
 
         return metric
 
@@ -196,8 +204,10 @@ def micro_f1(predictions: Predictions) -> Metric:
     return lambda weights: float(2 * (weights @ hits) / max(weights @ both, 1))
 
 
-def named(predictions: Predictions, column: str) -> csr_array:
+def named(predictions: Predictions, column: str) -> "csr_array":
     """1 where a class is among those in a cell: a row for each example, a column for each class."""
+    from scipy.sparse import csr_array
+
     number = {name: index for index, name in enumerate(predictions.classes)}
     cells = [in_cell(cell, predictions.classes) & number.keys() for cell in predictions.table[column]]
     columns = [number[name] for cell in cells for name in cell]
@@ -215,6 +225,8 @@ def labels_and_guesses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray
 
 
 def spearman(predictions: Predictions) -> Metric:
+    from scipy.stats import spearmanr
+
     labels, guesses = labels_and_guesses(predictions)
 
     def metric(weights: np.ndarray) -> float:
@@ -236,7 +248,7 @@ def pearson(predictions: Predictions) -> Metric:
 
 def r2(predictions: Predictions) -> Metric:
     labels, guesses = labels_and_guesses(predictions)
-    return lambda weights: float(scikit.r2_score(labels - labels[0], guesses - labels[0], sample_weight=weights))
+    return lambda weights: float(scikit("r2_score")(labels - labels[0], guesses - labels[0], sample_weight=weights))
 
 
 # by the form of the predictions and the name of the metric
@@ -244,20 +256,20 @@ METRICS: dict[tuple[str | None, str], Callable[[Predictions], Metric | None]] = 
     ("class", "accuracy"): accuracy,
     ("class", "macro_f1"): macro_f1,
     ("class", "loss"): class_loss,
-    ("class", "balanced_accuracy"): by_scikit(scikit.balanced_accuracy_score),
-    ("class", "matthews_correlation"): by_scikit(scikit.matthews_corrcoef),
+    ("class", "balanced_accuracy"): by_scikit("balanced_accuracy_score"),
+    ("class", "matthews_correlation"): by_scikit("matthews_corrcoef"),
     ("class", "f1"): f1_of_the_second_class,
-    ("class", "weighted_f1"): by_scikit(scikit.f1_score, average="weighted", zero_division=0),
-    ("class", "cohen_kappa"): by_scikit(scikit.cohen_kappa_score),
+    ("class", "weighted_f1"): by_scikit("f1_score", average="weighted", zero_division=0),
+    ("class", "cohen_kappa"): by_scikit("cohen_kappa_score"),
     ("class", "quadratic_weighted_kappa"): quadratic_weighted_kappa,
-    ("class", "auroc"): of_the_second_class(scikit.roc_auc_score),
-    ("class", "average_precision"): of_the_second_class(scikit.average_precision_score),
+    ("class", "auroc"): of_the_second_class("roc_auc_score"),
+    ("class", "average_precision"): of_the_second_class("average_precision_score"),
     ("classes", "exact_match"): accuracy,
     ("classes", "macro_f1"): several_macro_f1,
     ("classes", "micro_f1"): micro_f1,
-    ("number", "loss"): by_scikit(scikit.mean_squared_error),
-    ("number", "mae"): by_scikit(scikit.mean_absolute_error),
-    ("number", "rmse"): by_scikit(scikit.root_mean_squared_error),
+    ("number", "loss"): by_scikit("mean_squared_error"),
+    ("number", "mae"): by_scikit("mean_absolute_error"),
+    ("number", "rmse"): by_scikit("root_mean_squared_error"),
     ("number", "pearson"): pearson,
     ("number", "spearman"): spearman,
     ("number", "r2"): r2,

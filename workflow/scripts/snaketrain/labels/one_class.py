@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from snaketrain.labels.base import BLUE, MISSING, MOST_CHARACTERS, UNKNOWN, VALID, LabelKind, Panel, Parser, as_text, drawable, is_missing
-from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, focal
+from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, counted, focal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -103,29 +105,26 @@ class OneClassReport(ClassReport):
 
     def score(self, labels: np.ndarray, rows: Rows, confidence: float, bins: int) -> JsonObject:
         import numpy as np
-        from scipy.stats import binomtest
-        from sklearn.metrics import confusion_matrix, f1_score
 
         probabilities = rows["probabilities"]
         predicted = probabilities.argmax(axis=1)
         right = predicted == labels
-        counts = np.bincount(labels, minlength=len(self.names))
-        # Wilson's interval stays within 0 and 1 and holds for few examples
-        interval = binomtest(int(right.sum()), len(labels)).proportion_ci(confidence, method="wilson")
+        found = counted(labels, predicted, len(self.names))
         scores = {
             **({"loss": float(np.mean(rows["loss"]))} if "loss" in rows else {}),
             "accuracy": float(right.mean()),
-            "interval": [float(end) for end in interval],
+            "interval": wilson_interval(int(right.sum()), len(labels), confidence),
             "confidence": confidence,
-            "macro_f1": float(f1_score(labels, predicted, average="macro", zero_division=0)),
-            "majority_accuracy": float(counts.max() / len(labels)),
-            "majority_class": self.names[int(counts.argmax())],
+            "macro_f1": found.macro_f1,
+            "majority_accuracy": float(found.true.max() / len(labels)),
+            "majority_class": self.names[int(found.true.argmax())],
             **self.calibration(probabilities.max(axis=1), right, bins),
             "classes": self.by_class(labels, predicted),
         }
         if not self.in_full:
             return scores | {"confused": self.confused(labels, predicted)}
-        return scores | {"confusion": confusion_matrix(labels, predicted, labels=range(len(self.names))).tolist()}
+        pairs = np.bincount(labels * len(self.names) + predicted, minlength=len(self.names) ** 2)
+        return scores | {"confusion": pairs.reshape(len(self.names), -1).tolist()}
 
     def confused(self, labels: np.ndarray, predicted: np.ndarray) -> JsonObject:
         """Instead of a matrix that would be too large: the number of pairs that were confused, and the most frequent of them."""
@@ -143,12 +142,11 @@ class OneClassReport(ClassReport):
 
     def baselines(self, labels: np.ndarray) -> dict[str, JsonObject]:
         import numpy as np
-        from sklearn.metrics import accuracy_score, f1_score
 
         most = np.bincount(labels, minlength=len(self.names)).argmax()
-        constant = np.full_like(labels, most)
-        accuracy, f1 = accuracy_score(labels, constant), f1_score(labels, constant, average="macro", zero_division=0)
-        return {"majority": {"answer": f"always {self.names[most]}", "accuracy": float(accuracy), "macro_f1": float(f1)}}
+        found = counted(labels, np.full_like(labels, most), len(self.names))
+        scores = {"accuracy": float(found.hits.sum() / len(labels)), "macro_f1": found.macro_f1}
+        return {"majority": {"answer": f"always {self.names[most]}"} | scores}
 
     def constants(self, labels: np.ndarray) -> dict[str, np.ndarray]:
         """With the frequencies of the classes as their probabilities."""
@@ -208,3 +206,11 @@ class OneClassReport(ClassReport):
 
 
 KIND = LabelKind("class", OneClassParser, OneClassTally, OneClassHead(), OneClassReport, served=True)
+
+
+def wilson_interval(right: int, examples: int, confidence: float) -> list[float]:
+    """Of a share. It stays within 0 and 1, and holds for few examples."""
+    share, z = right / examples, NormalDist().inv_cdf((1 + confidence) / 2)
+    centre, half = share + z**2 / (2 * examples), z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2)
+    low, high = ((centre + sign * half) / (1 + z**2 / examples) for sign in (-1, 1))
+    return [low if right else 0.0, high if right < examples else 1.0]

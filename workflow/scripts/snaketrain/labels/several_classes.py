@@ -21,7 +21,7 @@ from snaketrain.labels.base import (
     drawable,
     is_missing,
 )
-from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, as_cell, focal
+from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, as_cell, counted, focal, share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -161,9 +161,7 @@ class SeveralClassesReport(ClassReport):
 
     def score(self, labels: np.ndarray, rows: Rows, confidence: float, bins: int) -> JsonObject:
         probabilities, true = rows["probabilities"], labels > 0.5
-        return self.calibration(probabilities.ravel(), true.ravel(), bins) | {
-            "classes": self.by_class(self.wide(true), self.wide(probabilities > 0.5))
-        }
+        return self.calibration(probabilities.ravel(), true.ravel(), bins) | {"classes": self.by_class(true, probabilities > 0.5)}
 
     def baselines(self, labels: np.ndarray) -> dict[str, JsonObject]:
         if "label_counts" not in self.train:
@@ -186,20 +184,11 @@ class SeveralClassesReport(ClassReport):
 
     def constant(self, labels: np.ndarray, answer: list[str]) -> dict[str, float]:
         import numpy as np
-        from sklearn.metrics import accuracy_score, f1_score
 
         constant = np.tile([name in answer for name in self.names], (len(labels), 1))
-        true, given = self.wide(labels), self.wide(constant)
-        options = {"labels": range(len(self.names)), "zero_division": 0}
-        scores = {f"{average}_f1": f1_score(true, given, average=average, **options) for average in ("micro", "macro")}
-        return {name: float(score) for name, score in (scores | {"exact_match": accuracy_score(labels, constant)}).items()}
-
-    @staticmethod
-    def wide(rows: np.ndarray) -> np.ndarray:
-        """With a column for no class: scikit-learn would take the 0 and 1 of a single one for two classes."""
-        import numpy as np
-
-        return np.column_stack([rows, np.zeros(len(rows), rows.dtype)])
+        found = counted(labels, constant, len(self.names))
+        micro = share(2 * found.hits.sum(), (found.predicted + found.true).sum())
+        return {"micro_f1": float(micro), "macro_f1": float(found.f1.mean()), "exact_match": float((labels == constant).all(axis=1).mean())}
 
     def columns(self, labels: np.ndarray, rows: Rows) -> dict[str, list[str]]:
         import numpy as np

@@ -1,7 +1,9 @@
 """Prepared texts, memory-mapped: nothing is read before a batch asks for it."""
 
+import bisect
 import hashlib
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 import torch
 
 from snaketrain.config.schema import Train
@@ -20,6 +21,7 @@ from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.strict_json import JsonObject
 
 NO_TARGET = -100
+LISTS = ("input_ids", "token_type_ids", "target_ids")  # columns
 
 
 class ComputedLengths:
@@ -36,6 +38,38 @@ class ComputedLengths:
         return self.between(start, stop)
 
 
+class ListColumn:
+    """Lists of numbers, as views of the memory-mapped file; `take` would first copy the whole column, and `to_numpy` imports pandas."""
+
+    def __init__(self, column: pa.ChunkedArray):
+        self.chunks = column.chunks
+        self.starts = [0, *itertools.accumulate(map(len, self.chunks))]
+        self._views: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        chunk = bisect.bisect_right(self.starts, row) - 1
+        values, offsets = self._view(chunk)
+        place = row - self.starts[chunk]
+        return values[offsets[place] : offsets[place + 1]]
+
+    def lengths(self, start: int, stop: int) -> np.ndarray:
+        parts = [np.zeros(0, np.int32)]
+        for chunk in range(bisect.bisect_right(self.starts, start) - 1, len(self.chunks)):
+            if (first := self.starts[chunk]) >= stop:
+                break
+            parts.append(np.diff(self._view(chunk)[1][max(0, start - first) : stop - first + 1]))
+        return np.concatenate(parts)
+
+    def flat(self) -> list[np.ndarray]:
+        """All numbers one after another, in parts."""
+        return [values[offsets[0] : offsets[-1]] for values, offsets in map(self._view, range(len(self.chunks)))]
+
+    def _view(self, chunk: int) -> tuple[np.ndarray, np.ndarray]:
+        if chunk not in self._views:
+            self._views[chunk] = np.from_dlpack(self.chunks[chunk].values), np.from_dlpack(self.chunks[chunk].offsets)
+        return self._views[chunk]
+
+
 class TextExamples:
     """One example per text."""
 
@@ -44,6 +78,7 @@ class TextExamples:
         self.table = open_table([files] if isinstance(files, str | Path) else files)
         self.pad_token_id = pad_token_id
         self.classes = int((self.table.schema.field("label").metadata or {}).get(b"classes", 0))
+        self.lists = {name: ListColumn(self.table[name]) for name in LISTS if name in self.table.column_names}
         self.lengths = ComputedLengths(len(self.table), self._lengths)
 
     def __len__(self) -> int:
@@ -59,25 +94,23 @@ class TextExamples:
         batch = {"input_ids": padded(tokens, self.pad_token_id), "attention_mask": padded(list(map(np.ones_like, tokens)), 0)}
         if self.pairs:
             batch["token_type_ids"] = padded(self.rows("token_type_ids", ids), 0)
-        if "target_ids" in self.table.column_names:
+        if "target_ids" in self.lists:
             batch["target_ids"] = padded(self.rows("target_ids", ids), NO_TARGET)
         return batch | {"labels": self._labels(ids), "ids": torch.tensor(ids)}
 
     @property
     def pairs(self) -> bool:
-        return "token_type_ids" in self.table.column_names
+        return "token_type_ids" in self.lists
 
     def rows(self, name: str, ids: Sequence[int]) -> list[np.ndarray]:
-        """Lists of a column, straight from the file; `take` would first copy the whole column."""
-        column = self.table[name]
-        return [column[int(i)].values.to_numpy() for i in ids]
+        column = self.lists[name]
+        return [column[int(i)] for i in ids]
 
     def column(self, name: str) -> list[object]:
         return list(self.table[name].to_pylist())
 
     def _lengths(self, start: int, stop: int) -> np.ndarray:
-        columns = [self.table[name] for name in ("input_ids", "target_ids") if name in self.table.column_names]
-        parts = [pyarrow.compute.list_value_length(column.slice(start, stop - start)).to_numpy() for column in columns]
+        parts = [self.lists[name].lengths(start, stop) for name in ("input_ids", "target_ids") if name in self.lists]
         lengths: np.ndarray = parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
         return lengths
 
@@ -113,7 +146,7 @@ class Blocks:
 
     def __init__(self, examples: TextExamples, length: int):
         # views of the memory-mapped file, of which nothing is read before a block asks for it
-        self.chunks = [chunk.flatten().to_numpy() for chunk in examples.table["input_ids"].chunks]
+        self.chunks = examples.lists["input_ids"].flat()
         self.starts = np.cumsum([0, *map(len, self.chunks)])
         self.length, self.pad_token_id = length, examples.pad_token_id
         # each block has `length` tokens to predict, the last one what is left
