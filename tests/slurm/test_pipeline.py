@@ -20,8 +20,8 @@ def test_each_stage_is_a_job_and_two_nodes_train_together(undisturbed):
         "rule_train_model",
     ]  # all others are light enough for the login node
     assert len({path.stem for path in logs.values()}) == 3  # the jobs' numbers
-    assert "1 processes on each of train1, train2" in logs["rule_train_model"].read_text()
-    assert re.search(r"1 processes on each of train\d\n", logs["rule_evaluate_model"].read_text())
+    assert "1 process on each of train1, train2" in logs["rule_train_model"].read_text()
+    assert re.search(r"1 process on each of train\d\n", logs["rule_evaluate_model"].read_text())
     assert [event["processes"] for event in events(undisturbed, "attempt")] == [2]
     assert steps(undisturbed) == list(range(1, STEPS + 1))
     results = json.loads((undisturbed / RUN / "evaluation/test_results.json").read_text())

@@ -14,7 +14,7 @@ from snaketrain.runtime.processes import OUT_OF_MEMORY
 from snaketrain.slurm.client import Slurm, SlurmError
 
 LOG_BYTES = 200_000  # the end of a log, which holds all starts of a job
-NEW_START = re.compile(r"^job \d+: \d+ processes on each of .*$", re.M)  # launch_slurm.py again, after a requeue
+NEW_START = re.compile(r"^job \d+: \d+ process(?:es)? on each of .*$", re.M)  # launch_slurm.py again, after a requeue
 MEMORY = re.compile(
     rf"^.*(?:{OUT_OF_MEMORY}(?P<ours>.*)|exceeded memory limit \((?P<used>\d+) > (?P<limit>\d+)\).*|oom[-_]kill event.*)$", re.M
 )

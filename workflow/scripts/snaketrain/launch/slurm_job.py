@@ -73,7 +73,10 @@ class SlurmJob:
                 code = self.start_without_unfit()
                 break
             hosts, spare = usable[: self.nodes.most], usable[self.nodes.most :]
-            self.say(f"{self.size.processes} processes on each of {', '.join(hosts)}" + (f"; spare: {', '.join(spare)}" if spare else ""))
+            number = self.size.processes
+            self.say(
+                f"{number} process{'es' * (number > 1)} on each of {', '.join(hosts)}" + (f"; spare: {', '.join(spare)}" if spare else "")
+            )
             step = Step(self.slurm, self.job, hosts, self.size, self.silence_seconds, lambda: self.signals)
             code = self.exit_code(step.run(command, f"{self.job.restarts}.{start}"), stopped_by(self.folder, before))
             start += 1
