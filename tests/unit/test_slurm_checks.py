@@ -265,7 +265,7 @@ def test_what_slurm_would_refuse_is_reported_once_with_a_remedy(monkeypatch, err
 
     def run(self, command):
         asked.append(command)
-        return subprocess.CompletedProcess(command, 1, "", error)
+        return subprocess.CompletedProcess(command, command[0] != "sinfo", "", "" if command[0] == "sinfo" else error)
 
     monkeypatch.setattr(Slurm, "_run", run)
     monkeypatch.setattr(checks, "submission", lambda job, settings: f"sbatch --test-only --comment x {job.asks} --wrap true")
