@@ -277,6 +277,15 @@ def test_a_leftover_job_continues(slurm, executor, submission):
     assert executor.reported == [("4", "")] and executor.submissions.latest()["rule_train_model"].state == "COMPLETED"
 
 
+def test_ctrl_c_cancels_a_leftover_job_whose_turn_has_not_come(slurm, executor, tmp_path):
+    """Snakemake runs no more than `--jobs` at once; the others of the workflow before run all the same."""
+    slurm(squeue=f"[ -e {tmp_path}/cancelled ] || echo '4|RUNNING|None|{COMMENT}|n1|{tmp_path}'")
+    executor.left_over.kept = {COMMENT: Left(Submission("4", COMMENT, "now", "4.log", {}), is_done=False)}
+    executor.left_over.kept |= {f"{COMMENT}2": Left(Submission("5", f"{COMMENT}2", "now", "5.log", {}), is_done=True)}
+    executor.cancel_jobs([])
+    assert (tmp_path / "cancelled").read_text() == "4\n"
+
+
 def test_a_leftover_job_that_fails_is_submitted_by_the_retry(slurm, executor, submission):
     slurm(sbatch="echo 12", squeue=listing("4|FAILED"))
     submission.attempt, submission.restart_times = 1, 2

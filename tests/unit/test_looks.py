@@ -105,6 +105,15 @@ def test_one_look_asks_slurm_once(slurm, executor, submitted, tmp_path):
     assert len((tmp_path / "asked").read_text().splitlines()) == 1 and "3 SLURM jobs have been waiting" in told[0]
 
 
+def test_scontrol_knows_how_a_job_ended_that_squeue_does_not_list(slurm, executor, submitted):
+    """Most clusters' users may not ask accounting, and squeue was seen to list nothing: what its user cancelled must not start again."""
+    jobs = [submitted("1", "missing.json")]
+    slurm(squeue="", scontrol="echo 'JobId=1 JobName=x JobState=CANCELLED Reason=None'", sacct="exit 1")
+    for _ in range(2):
+        jobs = look(executor, jobs)
+    assert "SLURM status is: 'CANCELLED'" in executor.reported[0][1] and "is not retried" in executor.reported[0][1]
+
+
 @pytest.mark.parametrize(("accounting", "attempt"), [("CANCELLED by 0", 3), ("TIMEOUT", 1), ("", 1)])
 def test_accounting_knows_how_a_job_ended_that_squeue_no_longer_lists(slurm, executor, submitted, accounting, attempt):
     """Where MinJobAge is short. What somebody has cancelled is not tried again."""

@@ -39,8 +39,12 @@ class Following(Executor):  # type: ignore[misc]  # the plug-in has no types
         self.cancelling.set()  # waiting submissions give up
         with self.lock:
             self.wait = False  # no more looks: the end of each job would be reported as its failure
-        if self.following and self.scancel(list(self.following)):
-            wait_for_end(self.slurm, {number: job_name(info.job) for number, info in self.following.copy().items()}, self.logger.info)
+        if (wanted := self.to_cancel()) and self.scancel(list(wanted)):
+            wait_for_end(self.slurm, wanted, self.logger.info)
+
+    def to_cancel(self) -> dict[str, str]:
+        """Numbers and names."""
+        return {number: job_name(info.job) for number, info in self.following.copy().items()}
 
     def scancel(self, numbers: list[str]) -> bool:
         """Whether SLURM has taken the order: the plug-in would only warn if it did not answer, and takes jobs that ended long ago for an error."""

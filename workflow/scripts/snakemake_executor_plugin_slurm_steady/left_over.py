@@ -42,6 +42,10 @@ class LeftOver:
         """What is left of this job, once: a job that is tried again is submitted."""
         return self.kept.pop(comment(job), None)
 
+    def running(self) -> dict[str, str]:
+        """The jobs to be adopted that have not been taken yet: numbers and names."""
+        return {left.submission.number: str(Work.of(name)) for name, left in self.kept.copy().items() if not left.is_done}
+
     def settle(
         self,
         jobs: Iterable["Job"],
@@ -151,6 +155,10 @@ class Adopting(Following):
         else:
             self.logger.info(f"{work} continues as SLURM job {earlier.number} (log: {earlier.log}).")
             self.report_job_submission(job_info)
+
+    def to_cancel(self) -> dict[str, str]:
+        """With the jobs that are in the queue, but whose turn has not come, since `--jobs` others run."""
+        return super().to_cancel() | self.left_over.running()
 
     def report_job_submission(self, job_info: SubmittedJobInfo, *args: object, **kwargs: object) -> None:
         super().report_job_submission(job_info, *args, **kwargs)

@@ -127,16 +127,20 @@ class Slurm:
 
         `folder`: where it was submitted; a job of another folder that has the number is not it.
         """
+        return self._state_by_scontrol(number, folder, max_age_seconds) in (None, *ENDED_STATES)
+
+    def _state_by_scontrol(self, number: str, folder: str = "", max_age_seconds: float = 0.0) -> str | None:
+        """None if it knows no such job."""
         try:
             shown = self._ask("scontrol", "show", "job", "--oneliner", number, max_age_seconds=max_age_seconds)
         except SlurmError as error:
             if NO_SUCH_JOB in str(error):
-                return True
+                return None
             raise
         state, submitted_in = re.search(r" JobState=(\w+)", shown), re.search(r" WorkDir=(.*?)(?= \w+=|\s*$)", shown)
         if folder and submitted_in and os.path.realpath(submitted_in[1]) != os.path.realpath(folder):
-            return True
-        return bool(state and state[1] in ENDED_STATES)
+            return None
+        return state[1] if state else ""
 
     def submitted_at(self, number: str) -> datetime:
         shown = self._ask("squeue", "--noheader", "--jobs", number, "--format", "%V").strip()
@@ -146,12 +150,14 @@ class Slurm:
             raise SlurmError(f"squeue gave no time of submission for job {number}, but {shown!r}") from None
 
     def ended_as(self, number: str) -> str:
-        """The state of a job that squeue no longer lists, as far as accounting knows it."""
-        try:
+        """The state of a job that squeue no longer lists, as far as scontrol or accounting know it."""
+        with contextlib.suppress(SlurmError):
+            if (state := self._state_by_scontrol(number)) in ENDED_STATES:
+                return str(state)
+        with contextlib.suppress(SlurmError):  # most often there is no accounting
             shown = self._ask("sacct", "--jobs", number, "--allocations", "--noheader", "--parsable2", "--format=State").split()
-        except SlurmError:  # most often there is no accounting
-            return ""
-        return shown[0] if shown and shown[0] in ENDED_STATES else ""
+            return shown[0] if shown and shown[0] in ENDED_STATES else ""
+        return ""
 
     def most_memory_mb(self, number: str) -> int | None:
         """The most that a process of any step of a job had in use, as far as accounting knows."""
