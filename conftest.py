@@ -15,6 +15,8 @@ os.environ.setdefault(
     "SNAKETRAIN_CHECKS", "names"
 )  # trying takes seconds for each configuration; tests/unit/test_checks_by_effect.py tests it
 
+os.environ.setdefault("SNAKETRAIN_WARM_START", "0")  # stages of tests are forked already, from the server of pipeline/warm_python.py
+
 # Files that take minutes. They are begun first, so that none is left for the end, when the other processes have nothing to do.
 LONGEST = (
     "slurm/test_lost_nodes.py", "slurm/test_interrupted.py", "slurm/test_surroundings.py", "slurm/test_pipeline.py", "slurm/test_faults.py",

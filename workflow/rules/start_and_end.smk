@@ -34,7 +34,7 @@ def check_jobs(refused=()):
     try:
         if problems:
             raise ConfigurationError(problems)
-        launching.before_first_job(computes)
+        launching.before_first_job(computes, executor)
     except (OSError, ConfigurationError) as error:
         raise WorkflowError(str(error)) from None
 

@@ -97,10 +97,10 @@ def through_extras(compute: Compute) -> list[str]:
     return [word for python_words in hooks("launching", "python_words") for word in python_words(compute)]
 
 
-def before_first_job(computes: list[Compute]) -> None:
+def before_first_job(computes: list[Compute], executor: str) -> None:
     """What extras do where snakemake runs; `computes`: of the jobs that train or evaluate. An OSError says why nothing can be started."""
     for prepare in hooks("launching", "before_first_job"):
-        prepare(computes)
+        prepare(computes, executor)
 
 
 def surroundings_problems(compute: Compute, under_slurm: bool) -> Iterator[str]:
@@ -187,9 +187,13 @@ def without_gpus(strategy: str, compute: Compute, executor: str, gres: str | Non
             f"{needs} needs GPUs, but compute.gpus is 0, so SLURM would allocate none. Set compute.gpus: {compute.processes}, one for "
             "each of compute.processes; or, for whole nodes with all their GPUs, compute.sbatch: --exclusive and compute.device: cuda."
         )
-    if needs and executor == "local" and not any(glob.glob(pattern) for pattern in GPU_DEVICES):
+    if needs and executor == "local" and not has_gpus():
         return f"{needs} needs GPUs, but this machine has none. Set compute.gpus: 0, compute.device: auto and a strategy such as `ddp`, or train on a machine with GPUs."
     return None
+
+
+def has_gpus() -> bool:
+    return any(glob.glob(pattern) for pattern in GPU_DEVICES)
 
 
 def unable(run: str, strategy: str, compute: Compute, executor: str, gres: str | None) -> Iterator[str]:

@@ -18,6 +18,6 @@ def python_words(compute: "Compute") -> list[str]:
     return [str(SCRIPT), folder, "--"] if (folder := folder_of(compute)) else []
 
 
-def before_first_job(computes: Iterable["Compute"]) -> None:
+def before_first_job(computes: Iterable["Compute"], executor: str) -> None:
     if any(map(folder_of, computes)):
         pack_environment(lambda line: print(line, file=sys.stderr, flush=True))

@@ -167,9 +167,9 @@ def test_trainings_start_through_the_copy_also_on_several_nodes(tmp_path, monkey
     assert str(TOOL) in launch(staged, in_slurm_job=True) and "staged" not in launch(plain, in_slurm_job=True)
     asked = []
     monkeypatch.setattr("snaketrain.extras.staged_environment.launching.pack_environment", asked.append)
-    before_first_job([plain])
+    before_first_job([plain], "local")
     assert not asked
-    before_first_job([plain, staged])
+    before_first_job([plain, staged], "local")
     assert len(asked) == 1
 
 

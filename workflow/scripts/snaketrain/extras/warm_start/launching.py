@@ -1,0 +1,52 @@
+"""The server's start, before the first job on this machine that trains or evaluates, and the words through which a stage's Python is started."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from snaketrain.config.schema import Compute
+from snaketrain.orchestration.launching import has_gpus, own_variables
+
+SWITCH = "SNAKETRAIN_WARM_START"  # `0`: each stage imports its packages itself
+SERVER, CLIENT = (Path(__file__).with_name(f"{name}.py") for name in ("server", "client"))
+servers: list["Server"] = []  # of this process
+
+
+class Server(NamedTuple):
+    address: str
+    process: "subprocess.Popen[bytes]"  # which ends when its standard input does, with this process at the latest
+
+
+def before_first_job(computes: Iterable[Compute], executor: str) -> None:
+    """Not on a machine with GPUs, where it has not been tried."""
+    if executor == "local" and sys.platform == "linux" and not has_gpus() and os.environ.get(SWITCH) != "0":
+        if not servers and any(map(is_plain, computes)):
+            try:
+                servers.append(start())
+            except OSError as error:
+                print(f"Each stage imports its packages itself: {error}", file=sys.stderr, flush=True)
+
+
+def python_words(compute: Compute) -> list[str]:
+    return [str(CLIENT), servers[0].address] if servers and is_plain(compute) else []
+
+
+def is_plain(compute: Compute) -> bool:
+    return compute.processes == 1 and not (compute.environment or compute.setup or compute.container)
+
+
+def start() -> Server:
+    """A client that comes before it is ready waits for it."""
+    address = f"{tempfile.mkdtemp(prefix='snaketrain-')}/socket"  # in a folder that only this user may enter
+    environment = os.environ | dict(variable.split("=", 1) for variable in own_variables(Compute(threads=1)))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        listening.listen(64)
+        number = listening.fileno()
+        command = [sys.executable, SERVER, str(number)]
+        return Server(address, subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[number], start_new_session=True))

@@ -1,0 +1,110 @@
+"""`server.py SOCKET`, the number of a listening one: imports slow packages once, and forks a process for each script that a client hands it.
+
+Only packages: each process imports the project's code itself, which may change while a workflow runs.
+"""
+
+import gc
+import json
+import os
+import runpy
+import select
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+
+MAY_DIFFER = {"PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEMPDIR"}  # no package has read them
+THREADS = "_THREADS"  # Snakemake sets variables of several libraries; torch is told once more
+
+IMPORTED_WITH = dict(os.environ)
+
+
+def preload() -> None:
+    import pyarrow.parquet
+    import torch.distributed.checkpoint.state_dict
+    import torch.distributed.optim
+    from transformers import AutoTokenizer, BertForSequenceClassification
+
+    assert pyarrow and torch and AutoTokenizer and BertForSequenceClassification
+    gc.freeze()  # no process's collector touches, and so copies, what is loaded
+
+
+def serve(listening: socket.socket) -> socket.socket:
+    """The connection to a client; returns only in the process that attends to it, and ends when whoever started the server has ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for those processes
+    while True:
+        ready, _, _ = select.select([sys.stdin, listening], [], [])
+        if sys.stdin in ready:
+            shutil.rmtree(Path(listening.getsockname()).parent, ignore_errors=True)
+            sys.exit()
+        connection, _ = listening.accept()
+        if not os.fork():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listening.close()
+            return connection
+        connection.close()
+
+
+def fork(connection: socket.socket) -> list[str]:
+    """Script and arguments, in the new process; the other one ends here, when that has ended."""
+    size, files, _, _ = socket.recv_fds(connection, 8, 3)
+    with connection.makefile("rb") as sent:
+        request = json.loads(sent.read(int.from_bytes(size, "big")))
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    environment: dict[str, str] = request["environment"]
+    differing = {name for name, _ in environment.items() ^ IMPORTED_WITH.items()} - MAY_DIFFER
+    if others := sorted(name for name in differing if not name.endswith(THREADS)):
+        print(
+            f"Imports its packages itself, since these variables are not those of snakemake: {', '.join(others)}",
+            file=sys.stderr,
+            flush=True,
+        )
+        connection.send(b"n")
+        os._exit(0)
+    connection.send(b"y")
+    if pid := os.fork():
+        attend(pid, connection)
+    connection.close()
+    os.setsid()
+    os.chdir(request["folder"])
+    os.environ.update(environment)
+    return list(request["words"])
+
+
+def attend(pid: int, connection: socket.socket) -> None:
+    """Hands signals on to the process, ends it if its client was killed, and sends its exit code. Never returns."""
+    ended = os.pidfd_open(pid)
+    while ended not in select.select([ended, connection], [], [])[0]:
+        signals = connection.recv(16)
+        for number in signals:
+            if number == signal.SIGTSTP:  # with what it has started, as in a terminal
+                os.killpg(pid, signal.SIGSTOP)
+            elif number == signal.SIGCONT:
+                os.killpg(pid, signal.SIGCONT)
+            else:
+                os.kill(pid, number)
+        if not signals:
+            os.killpg(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        connection.send(str(code).encode())
+    finally:
+        os._exit(0)
+
+
+def become(script: str, *arguments: str) -> None:
+    """As if Python had been started with these."""
+    import torch
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    sys.argv, sys.orig_argv = [script, *arguments], [sys.executable, script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    preload()
+    become(*fork(serve(socket.socket(fileno=int(sys.argv[1])))))
