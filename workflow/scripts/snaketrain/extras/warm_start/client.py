@@ -27,7 +27,7 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, *words])
     for number in HANDED_ON:
         signal.signal(number, lambda number, frame: connection.send(bytes([number])))
-    signal.signal(signal.SIGTSTP, lambda number, frame: (connection.send(bytes([number])), os.kill(os.getpid(), signal.SIGSTOP)))
+    signal.signal(signal.SIGTSTP, lambda number, frame: stop(connection))
     answer = connection.recv(16)
     code = int(answer) if answer else 1
     if code < 0:
@@ -35,6 +35,11 @@ def main() -> None:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
+
+
+def stop(connection: socket.socket) -> None:
+    connection.send(bytes([signal.SIGTSTP]))
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 main()

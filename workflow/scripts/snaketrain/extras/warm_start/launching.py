@@ -48,5 +48,5 @@ def start() -> Server:
         listening.bind(address)
         listening.listen(64)
         number = listening.fileno()
-        command = [sys.executable, SERVER, str(number)]
+        command = [sys.executable, str(SERVER), str(number)]
         return Server(address, subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[number], start_new_session=True))

@@ -4,6 +4,7 @@ Only packages: each process imports the project's code itself, which may change 
 """
 
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -20,13 +21,18 @@ THREADS = "_THREADS"  # Snakemake sets variables of several libraries; torch is 
 IMPORTED_WITH = dict(os.environ)
 
 
-def preload() -> None:
-    import pyarrow.parquet
-    import torch.distributed.checkpoint.state_dict
-    import torch.distributed.optim
-    from transformers import AutoTokenizer, BertForSequenceClassification
+PACKAGES = (
+    "pyarrow.parquet",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.optim",
+    "transformers.modeling_utils",
+    "transformers.tokenization_utils_fast",
+)
 
-    assert pyarrow and torch and AutoTokenizer and BertForSequenceClassification
+
+def preload() -> None:
+    for name in PACKAGES:
+        importlib.import_module(name)
     gc.freeze()  # no process's collector touches, and so copies, what is loaded
 
 
@@ -77,7 +83,8 @@ def fork(connection: socket.socket) -> list[str]:
 def attend(pid: int, connection: socket.socket) -> None:
     """Hands signals on to the process, ends it if its client was killed, and sends its exit code. Never returns."""
     ended = os.pidfd_open(pid)
-    while ended not in select.select([ended, connection], [], [])[0]:
+    both: list[int | socket.socket] = [ended, connection]
+    while ended not in select.select(both, [], [])[0]:
         signals = connection.recv(16)
         for number in signals:
             if number == signal.SIGTSTP:  # with what it has started, as in a terminal
