@@ -1,11 +1,16 @@
 """Which examples are in which step, on any number of processes, and when evaluations and saves happen."""
 
+import itertools
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 
 from snaketrain.config.schema import Train
 from snaketrain.data.loading.batches import Batches, in_order, shard_batch
 from snaketrain.training import schedules
+from snaketrain.training.evaluation import batches_of
 from snaketrain.training.plan import Plan, make_schedule
 
 SIZES = [(1, 1), (1, 8), (7, 8), (8, 8), (9, 8), (103, 8), (1000, 3), (257, 1)]
@@ -130,6 +135,25 @@ def test_evaluations_respect_batch_tokens(size):
     assert max(known[b].max() * len(b) for b in batches) <= 400 and max(map(len, batches)) <= size
     assert sum(known[b].max() * len(b) for b in batches) > 0.85 * sum(min(400, size * known[b].max()) for b in batches)
     assert [len(b) for b in in_order(np.array([5, 500, 5]), 8, tokens=100)] == [1, 2]
+
+
+@pytest.mark.parametrize("padding", [0, 32, 10_000])
+def test_a_batch_of_an_evaluation_ends_where_its_padding_would_exceed_the_limit(padding):
+    known = lengths(300)
+    batches = in_order(known, 64, padding=padding)
+    assert np.concatenate(batches).tolist() == np.argsort(-known, kind="stable").tolist()
+    padded = [known[batch].max() * len(batch) - known[batch].sum() for batch in batches]
+    assert max(padded) <= padding
+    for batch, following in itertools.pairwise(batches):
+        more = np.append(batch, following[0])
+        assert len(batch) == 64 or known[more].max() * len(more) - known[more].sum() > padding
+
+
+@pytest.mark.parametrize(("device", "ranks", "most"), [("cpu", 1, 12), ("cpu", 3, 37), ("cuda", 1, 64)])
+def test_an_evaluation_on_a_cpu_takes_fewer_examples_at_a_time(device, ranks, most):
+    strategy = SimpleNamespace(device=torch.device(device), data_parallel_size=ranks)
+    data = SimpleNamespace(lengths=np.full(100, 81))
+    assert [len(batches_of(data, strategy, 64, tokens)[0]) for tokens in (None, 162)] == [most, 2]
 
 
 def test_an_example_longer_than_the_budget_is_a_batch_of_its_own():

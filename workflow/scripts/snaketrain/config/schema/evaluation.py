@@ -68,8 +68,8 @@ class Evaluate(Section):
 
     batch_size: Positive | None = Field(
         None,
-        description="examples at a time, over all processes together; null: on each process as many as in the evaluations during training, the "
-        "examples of two microbatches. The results do not depend on it",
+        description="at most so many examples at a time, over all processes together; null: on each process as in the evaluations during training, "
+        "those of two microbatches. On a CPU fewer, where that saves padding. The results do not depend on it",
     )
     metrics: Metrics = Field(
         {},

@@ -187,13 +187,19 @@ def _by_length(ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.nda
     return ids[order], lengths[order]
 
 
-def in_order(lengths: Lengths, batch_size: int, tokens: int | None = None) -> list[np.ndarray]:
-    """Every example once, longest first, so that memory runs out in the first batch or never; limited by examples and by tokens."""
-    known = lengths[:]
-    order, start = np.argsort(-known, kind="stable"), 0
+def in_order(lengths: Lengths, batch_size: int, tokens: int | None = None, padding: int | None = None) -> list[np.ndarray]:
+    """Every example once, longest first, so that memory runs out in the first batch or never.
+
+    A batch is limited by examples, by tokens, and by those of them that are padding.
+    """
+    order = np.argsort(-lengths[:], kind="stable")
+    known, start = lengths[:][order], 0
     batches: list[np.ndarray] = []
     while start < len(order):
-        size = batch_size if tokens is None else min(batch_size, max(1, tokens // max(1, int(known[order[start]]))))
+        longest = max(1, int(known[start]))
+        size = batch_size if tokens is None else min(batch_size, max(1, tokens // longest))
+        if padding is not None:
+            size = int(np.searchsorted(np.cumsum(known[start] - known[start : start + size]), padding, side="right"))
         batches.append(order[start : start + size])
         start += size
     return batches

@@ -247,13 +247,13 @@ def facts_of(data: Manifest) -> JsonObject:
 
 
 def open_split(data: Manifest, split: str, train: Train) -> TrainingData:
-    """A split in the layout of the training, whichever it is, so that losses can be compared."""
+    """A split, of which the same tokens are predicted as in the training, so that losses can be compared."""
     if "datasets" in data.facts:
         return open_items(data, split, train.seed)
     examples = TextExamples(split_files(data, split), data.facts["pad_token_id"])
     if train.block_length is None or not len(examples):
-        generates = split != "train" and train.task.arguments.get("generate") is not None  # which needs each prompt in a row of its own
-        return Packed(examples) if train.packing and not generates else examples
+        # an evaluation takes texts of like lengths, which have next to no padding, but pack badly; and prompts need a row each
+        return Packed(examples) if train.packing and split == "train" else examples
     blocks = Blocks(examples, train.block_length)
     if not len(blocks):
         raise SystemExit(f"data.{split}: has {blocks.tokens} tokens, too few to predict one from another. Give it more text.")

@@ -104,7 +104,7 @@ class Predictor:
     trained: TrainedModel
     folder: Path  # of the model, with its tokenizer
     state: TrainState
-    batch_size: int | None = None  # over all ranks; None: on each as many as in the evaluations during its training
+    batch_size: int | None = None  # at most, over all ranks; None: on each as in the evaluations during its training
     threads: int = 1
     beat: Callable[[], None] = lambda: None  # called after each batch
 
