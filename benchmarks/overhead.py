@@ -182,6 +182,7 @@ def planning(folder: Path, runs: int, repeats: int) -> dict[str, float]:
     return {
         f"{name}, CPU": ours.cpu,
         f"{name}, CPU of the same jobs": same.cpu,
+        f"{name}, CPU against the same jobs": ours.cpu / same.cpu,
         f"{name}, MB": ours.mb,
         f"{name}, MB of the same jobs": same.mb,
         f"{name}, memory against the same jobs": ours.mb / same.mb,

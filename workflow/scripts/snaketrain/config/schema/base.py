@@ -102,9 +102,8 @@ class Section(BaseModel):
 def sections_in(section: Section, path: str = "", without: Collection[str] = ()) -> Iterator[tuple[str, Section]]:
     """All sections in it, each with its place, and then itself. `without`: fields that are left out."""
     for name, value in section:
-        if (
-            value is None or isinstance(value, (str, int, float)) or name in without
-        ):  # most, and pydantic asks slowly whether they are sections
+        # most fields, and pydantic is slow to say that they are no sections
+        if value is None or isinstance(value, (str, int, float)) or name in without:
             continue
         inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else [(None, value)]
         for key, each in inner:
