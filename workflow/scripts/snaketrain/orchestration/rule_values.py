@@ -1,6 +1,7 @@
 """What rules say in Python: values that differ from job to job, and the options of scripts."""
 
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
@@ -20,6 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 Parameters: TypeAlias = Mapping[str, inspect.Parameter]
 TAKES_WILDCARDS = inspect.signature(lambda wildcards: None).parameters
 TAKES_INPUT = inspect.signature(lambda wildcards, input: None).parameters
+LIKE_A_WILDCARD = re.compile(r"\{\s*[.\w]")  # and not like JSON, as settings are
 
 
 def job_name(wildcards: Iterable[str]) -> str:
@@ -31,7 +33,12 @@ def varying(names: Iterable[str], value: Callable[[str], Value]) -> Value | Call
     """The value for each run, data set or model; just the value if it is the same for all and contains nothing like a wildcard."""
     values = {name: value(name) for name in names}
     found = list(values.values())
-    if found and found[0] is not None and "{" not in str(found[0]) and all(marked(each) == marked(found[0]) for each in found):
+    if (
+        found
+        and found[0] is not None
+        and not LIKE_A_WILDCARD.search(str(found[0]))
+        and all(marked(each) == marked(found[0]) for each in found)
+    ):
         return found[0]
 
     def of_job(wildcards: Sequence[str]) -> Value:
