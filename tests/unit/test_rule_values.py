@@ -3,6 +3,7 @@
 import re
 
 from snakemake.common import get_input_function_aux_params
+from snakemake.io import apply_wildcards
 from snakemake.iocontainers import Wildcards
 
 from snaketrain.config.runs import TOP_LEVEL
@@ -20,6 +21,11 @@ def test_a_value_that_all_share_is_not_a_function():
 
 def test_a_value_like_a_wildcard_is_a_function_whose_result_snakemake_uses_literally():
     assert varying(["small", "large"], lambda name: 'data.text="{run}"')(SMALL) == 'data.text="{run}"'
+
+
+def test_settings_that_all_share_are_not_a_function():
+    text = 'data: {"text": "text", "labels": {}}'
+    assert varying(["small", "large"], lambda name: text) == text == apply_wildcards(text, SMALL)
 
 
 def test_values_that_differ_are_found_by_the_wildcard():

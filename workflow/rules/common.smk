@@ -5,7 +5,7 @@ from snaketrain.orchestration import launching
 from snaketrain.orchestration.names import run_of
 from snaketrain.orchestration.repairing import Repairs
 from snaketrain.orchestration.rule_values import evaluation_options, inference_options, options, training_options
-from snaketrain.orchestration.rule_values import job_name, untracked, varying
+from snaketrain.orchestration.rule_values import TAKES_WILDCARDS, job_name, untracked, varying, with_parameters
 from snaketrain.orchestration.submissions import Submissions
 
 # in front of a stage's log and its command
@@ -64,7 +64,7 @@ def check_results(stage):
                 workflow.dag.forcefiles.add(pipeline.manifest(stage, name))
         return []
 
-    return check if workflow.is_main_process else []
+    return with_parameters(TAKES_WILDCARDS, check) if workflow.is_main_process else []
 
 
 if workflow.is_main_process:

@@ -85,12 +85,13 @@ def read(config: JsonObject) -> Reading:
     datasets, dataset_errors = _datasets(config)
     changes, found = changes_by_run(config)
     common = _with_named_data({key: config[key] for key in SECTIONS if config.get(key) is not None}, datasets)
+    alone = validated(common)
+    right = _right_sections(common, alone)
     runs: dict[str, Validated] = {}
     for run, change in changes.items():
         raw, more = _changed(common, change, datasets)
-        runs[run] = validated(raw)
+        runs[run] = validated(raw, {name: section for name, section in right.items() if raw[name] is common[name]})
         found += more
-    alone = validated(common)
     known = {
         f"data{problem.partition(name)[2]}" for name in datasets for problem in dataset_errors if problem.startswith(f"datasets.{name}.")
     }
@@ -120,6 +121,12 @@ def _without_repeats(alone: Validated, runs: dict[str, Validated], changes: dict
     ]
 
 
+def _right_sections(common: JsonObject, alone: Validated) -> JsonObject:
+    """The common sections without errors, which the runs that do not change them share: a sweep may have thousands."""
+    wrong = {problem.partition(":")[0].partition(".")[0] for problem in alone.problems}
+    return {name: getattr(alone.settings, name) for name in common if name not in wrong} if alone.settings else {}
+
+
 def _conflicting_alternatives(raw: JsonObject) -> list[str]:
     return [
         f"{one}: is given instead of {other}, which is given as well. Keep one of the two."
@@ -141,7 +148,8 @@ def _changed(common: JsonObject, change: Change, datasets: dict[str, JsonObject]
     problems += [f"{change.where}: {twice}" for twice in _given_twice(own)]
     nothing: JsonObject = {}
     changed = functools.reduce(_set, own.items(), nothing)
-    raw = copy.deepcopy(without_alternatives(common, changed))
+    raw = without_alternatives(common, changed)
+    raw = {name: copy.deepcopy(section) if name in changed else section for name, section in raw.items()}
     for key, value in own.items():
         if key == "data" and isinstance(value, str):
             raw |= _with_named_data({"data": value}, datasets)
@@ -210,12 +218,14 @@ def _with_named_data(raw: JsonObject, datasets: dict[str, JsonObject]) -> JsonOb
 # --- one run
 
 
-def validated(given: JsonObject) -> Validated:
+def validated(given: JsonObject, shared: JsonObject | None = None) -> Validated:
+    """`shared`: sections that were found right in others."""
+    shared = shared or {}
     problems = dict.fromkeys(_conflicting_alternatives(given), "value_error")
     raw, wrong = given, set[str]()
     for _ in range(ROUNDS):
         try:
-            settings = Settings.model_validate(raw, context=CONTRADICTIONS_LATER)
+            settings = Settings.model_validate(raw | shared, context=CONTRADICTIONS_LATER)
             break
         except ValidationError as error:
             if raw is given:
@@ -229,7 +239,7 @@ def validated(given: JsonObject) -> Validated:
                 wrong |= {".".join(map(str, item["loc"])), *_leave_out(raw, item)}
     else:
         return Validated(None, problems, wrong)
-    for path, text in ((path, text) for path, section in sections_in(settings) for text in section.contradictions()):
+    for path, text in ((path, text) for path, section in sections_in(settings, without=shared) for text in section.contradictions()):
         if not follows(path, wrong) and not mentions(text, wrong):
             problems[f"{path}: {text}." if path else f"{text}."] = "value_error"
             wrong |= {path} if path.count(".") else set()  # the rest of the section may be right

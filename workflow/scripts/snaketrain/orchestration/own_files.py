@@ -91,7 +91,7 @@ def references(run: Settings) -> Iterator[Reference]:
     task, of_task = run.train.task, "train.task.arguments"
     module = ModuleSettings(**task.arguments) if task.use == "module" and not problems(task.arguments) else None
     for place, section in (*sections_in(run), *(sections_in(module, of_task) if module else ())):
-        use, in_task = getattr(section, "use", None), place.startswith(of_task)
+        use, in_task = dict(section).get("use"), place.startswith(of_task)
         if use is None or (place, use) == ("train.strategy", "auto") or (isinstance(section, Metric) and is_short(use) and not in_task):
             continue
         arguments = None if place == "train.task" and use in CHECKED_BY_CLASS else getattr(section, "arguments", None)

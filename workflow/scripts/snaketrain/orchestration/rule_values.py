@@ -1,6 +1,7 @@
 """What rules say in Python: values that differ from job to job, and the options of scripts."""
 
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
@@ -12,13 +13,15 @@ from snaketrain.runtime.credentials import hidden
 # --- Values of a rule that may differ from job to job, in the form that is cheapest for Snakemake.
 #
 # It calls a function a dozen times for each job, and inspects its signature each time: with a thousand runs that took a third of
-# a dry run. So a value that all jobs share is not a function, and functions carry their signature.
+# a dry run. So a value that all jobs share is not a function, and functions carry their parameters where Snakemake looks first.
 
 Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., object])
 
-TAKES_WILDCARDS = inspect.signature(lambda wildcards: None)
-TAKES_INPUT = inspect.signature(lambda wildcards, input: None)
+Parameters: TypeAlias = Mapping[str, inspect.Parameter]
+TAKES_WILDCARDS = inspect.signature(lambda wildcards: None).parameters
+TAKES_INPUT = inspect.signature(lambda wildcards, input: None).parameters
+LIKE_A_WILDCARD = re.compile(r"\{\s*[.\w]")  # and not like JSON, as settings are
 
 
 def job_name(wildcards: Iterable[str]) -> str:
@@ -30,13 +33,18 @@ def varying(names: Iterable[str], value: Callable[[str], Value]) -> Value | Call
     """The value for each run, data set or model; just the value if it is the same for all and contains nothing like a wildcard."""
     values = {name: value(name) for name in names}
     found = list(values.values())
-    if found and found[0] is not None and "{" not in str(found[0]) and all(marked(each) == marked(found[0]) for each in found):
+    if (
+        found
+        and found[0] is not None
+        and not LIKE_A_WILDCARD.search(str(found[0]))
+        and all(marked(each) == marked(found[0]) for each in found)
+    ):
         return found[0]
 
     def of_job(wildcards: Sequence[str]) -> Value:
         return values[job_name(wildcards)]
 
-    return with_signature(TAKES_WILDCARDS, of_job)
+    return with_parameters(TAKES_WILDCARDS, of_job)
 
 
 def marked(value: object) -> list[tuple[object, object]]:
@@ -50,11 +58,11 @@ def untracked(value: Callable[[str], Value]) -> Callable[[Iterable[str], object]
     def param(wildcards: Iterable[str], input: object) -> Value:
         return value(job_name(wildcards))
 
-    return with_signature(TAKES_INPUT, param)
+    return with_parameters(TAKES_INPUT, param)
 
 
-def with_signature(signature: inspect.Signature, function: Function) -> Function:
-    setattr(function, "__signature__", signature)  # noqa: B010 - functions have this attribute, which their type does not mention
+def with_parameters(parameters: Parameters, function: Function) -> Function:
+    setattr(function, "_overwrite_params", parameters)  # noqa: B010 - snakemake.common.FUNC_OVERWRITE_PARAMS_ATTR, unknown to its type
     return function
 
 

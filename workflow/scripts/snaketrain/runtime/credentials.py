@@ -191,23 +191,18 @@ def _texts(content: object) -> Iterator[str]:
 
 def hidden(text: str) -> str:
     """The text without secrets: those of the environment, and those recognised by their form."""
-    if len(text) < 4:  # shorter than any secret
-        return text
-    pieces, patterns = _patterns(frozenset(os.environ.items()))
-    if any(piece in text for piece in pieces):
-        for pattern in patterns:
-            text = pattern.sub(HIDDEN, text)
-    return without_secrets(text)
+    return _hiding()(text)
 
 
-def hidden_in(content: Json, name: str = "") -> Json:
+def hidden_in(content: Json, name: str = "", hide: Callable[[str], str] | None = None) -> Json:
     """The same for every text in a JSON value; any text or number under a name such as `password` is hidden."""
+    hide = hide or _hiding()
     if isinstance(content, dict):
-        return {key: hidden_in(value, str(key)) for key, value in content.items()}
+        return {key: hidden_in(value, str(key), hide) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [hidden_in(value, name) for value in content]
+        return [hidden_in(value, name, hide) for value in content]
     if isinstance(content, str):
-        return HIDDEN if is_secret_name(name, content) else hidden(content)
+        return HIDDEN if is_secret_name(name, content) else hide(content)
     is_number = isinstance(content, int | float) and not isinstance(content, bool)
     return HIDDEN if is_number and is_secret_name(name, str(content)) else content
 
@@ -216,11 +211,10 @@ class Concealing(logging.Filter):
     """A filter for loggers that hides secrets in all fields of a record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        hide = _hiding()
         for name, value in list(vars(record).items()):
-            if isinstance(value, tuple):
-                setattr(record, name, tuple(hidden_in(value)))
-            elif isinstance(value, str | list | dict) and (clean := hidden_in(value)) != value:
-                setattr(record, name, clean)
+            if isinstance(value, str | list | dict | tuple) and (clean := hidden_in(value, hide=hide)) != value:
+                setattr(record, name, tuple(clean) if isinstance(value, tuple) else clean)
         return True
 
 
@@ -230,16 +224,32 @@ def hide_in_tracebacks() -> None:
     threading.excepthook = lambda error: sys.excepthook(error.exc_type, error.exc_value or error.exc_type(), error.exc_traceback)
 
 
+def _hiding() -> Callable[[str], str]:
+    """What hides secrets while the environment is as now: looking at all its variables takes longer than looking at a text."""
+    return _hiding_in(frozenset(os.environ.items()))
+
+
 @functools.lru_cache(maxsize=8)
-def _patterns(environment: frozenset[tuple[str, str]]) -> tuple[tuple[str, ...], tuple[re.Pattern[str], ...]]:
-    """Pieces, of which a text has one if it has a secret in any form, so that most texts are ruled out quickly; and the patterns of secrets."""
+def _hiding_in(environment: frozenset[tuple[str, str]]) -> Callable[[str], str]:
     secrets = secrets_in(dict(environment))
     plain = {form for secret in secrets for form in written_forms(secret)}
     encoded = {form for secret in secrets for form in encodings(secret)} - plain
-    pieces = {max(re.split(r"\s+", form), key=len) for form in plain} | encoded
+    # a text has one of these pieces if it has a secret in any form, so that most texts are ruled out quickly
+    found = {max(re.split(r"\s+", form), key=len) for form in plain} | encoded
+    pieces = [piece for piece in found if piece and not any(other != piece and other in piece for other in found)]
     around = r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]*?{}[A-Za-z0-9+/_-]*={{0,2}}"
     patterns = (_any_of(plain, _bounded), _any_of(encoded, lambda form: around.format(re.escape(form))))
-    return tuple(piece for piece in pieces if piece and not any(other != piece and other in piece for other in pieces)), patterns
+
+    @functools.lru_cache(maxsize=64)  # most fields of a log's records are those of the record before
+    def hide(text: str) -> str:
+        if len(text) < 4:  # shorter than any secret
+            return text
+        if any(piece in text for piece in pieces):
+            for pattern in patterns:
+                text = pattern.sub(HIDDEN, text)
+        return without_secrets(text)
+
+    return hide
 
 
 VARIABLE = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")  # $${NAME} is the text ${NAME}

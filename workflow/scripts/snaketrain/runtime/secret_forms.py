@@ -94,9 +94,14 @@ def without_secrets(text: str, found: set[str] | None = None) -> str:
         text = HOOKS.sub(lambda match: match[1] + _taken(match[2], found), text)
     if "password" in lower:
         text = NETRC.sub(lambda match: match[1] + _taken(match[2], found), text)
-    if "://" not in text and "%3a" not in lower and not any(word in lower for word in WORDS):
+    if "://" not in text and "%3a" not in lower and not _has_word(lower):
         return text
     return "".join(_without_secrets(line, found) for line in text.splitlines(keepends=True))
+
+
+def _has_word(lower: str) -> bool:
+    lower = lower.replace("tokeniz", "")  # in most commands here
+    return any(word in lower for word in WORDS)
 
 
 def is_secret_name(name: str, value: str) -> bool:
@@ -117,7 +122,7 @@ def _without_secrets(line: str, found: set[str]) -> str:
     lower = line.lower()
     if "%3a" in lower:
         line = QUOTED_ADDRESS.sub(lambda match: match[1] + _taken(match[2], found), line)
-    if any(word in lower for word in WORDS):
+    if _has_word(lower):
         for words, form in OTHERS:
             if any(word in lower for word in words):
                 line = form.sub(lambda match: match[1] + _taken(match[2], found), line)

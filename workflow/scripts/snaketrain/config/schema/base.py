@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Annotated, ClassVar, Self
 
 from pydantic import (
@@ -99,10 +99,12 @@ class Section(BaseModel):
         return self
 
 
-def sections_in(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
-    """All sections in it, each with its place, and then itself."""
-    for name in type(section).model_fields:
-        value = getattr(section, name)
+def sections_in(section: Section, path: str = "", without: Collection[str] = ()) -> Iterator[tuple[str, Section]]:
+    """All sections in it, each with its place, and then itself. `without`: fields that are left out."""
+    for name, value in section:
+        # most fields, and pydantic is slow to say that they are no sections
+        if value is None or isinstance(value, (str, int, float)) or name in without:
+            continue
         inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else [(None, value)]
         for key, each in inner:
             if isinstance(each, Section):

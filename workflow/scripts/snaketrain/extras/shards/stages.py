@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from snaketrain.config.schema import Data, Settings
 from snaketrain.extras.shards.settings import shards_of
 from snaketrain.orchestration.names import data_name
-from snaketrain.orchestration.rule_values import TAKES_WILDCARDS, with_signature
+from snaketrain.orchestration.rule_values import TAKES_WILDCARDS, with_parameters
 from snaketrain.orchestration.stage import Reads, fetched
 from snaketrain.orchestration.stages import Prepare
 
@@ -145,4 +145,4 @@ def group_of_shards(workflow: "Workflow", stage: str) -> Callable[[Sequence[str]
         workflow.parent_groupids[name] = "shards"  # by which Snakemake looks up how many unconnected jobs it may join
         return name
 
-    return with_signature(TAKES_WILDCARDS, of_job)
+    return with_parameters(TAKES_WILDCARDS, of_job)
