@@ -28,6 +28,7 @@ BARE = """
 import time
 from snaketrain.runtime.provenance import seconds_alive
 {imports}
+from snaketrain.training.building import build
 from torch.utils.tensorboard import SummaryWriter
 import torch._dynamo  # the first step of an optimizer imports it
 task = make_task(Train())

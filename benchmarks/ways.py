@@ -17,9 +17,9 @@ from pathlib import Path
 
 from harness import CONFIGURATION, REPOSITORY, add_figures, command_line, in_turns, project, ratio, run, snakemake
 
-from snaketrain.cli import commands
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.rule_values import training_options
 from snaketrain.runtime.journal import all_events
 
 ONE_PROCESS = {"compute": {"processes": 1, "threads": 2}}
@@ -48,7 +48,7 @@ def trained(pipeline: Pipeline, name: str, number: int) -> tuple[float, float]:
     settings, compute = pipeline.stages["train_model"].settings_file(name), pipeline.stages["train_model"].compute(name)
     words = ["--run-name", name, "--output", f"{folder}/manifest.json", "--settings", settings, "--data", pipeline.data(name)]
     words += ["--model", *pipeline.weights(name)]
-    script, options = REPOSITORY / "workflow/scripts/train_model.py", commands.training_options(pipeline.runs[name])
+    script, options = REPOSITORY / "workflow/scripts/train_model.py", training_options(pipeline.runs[name])
     command = f"{launching.launch(compute, in_slurm_job=False)} {shlex.join([str(script), *words])} {options}"
     run(["bash", "-c", command])
     events = list(all_events(folder / "journal.jsonl"))

@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 from harness import CONFIGURATION, Spent, add_figures, command_line, project, ratio, run, side_by_side, snakemake
 
-from snaketrain.cli import commands
 from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.rule_values import training_options
 
 
 def configuration(folder: Path, times: float) -> Path:
@@ -55,7 +55,7 @@ def run_stages(folder: Path) -> None:
         data = {"data": pipeline.data(name)}
         trained, named = {"training": f"{home}/training/manifest.json", **data}, {"run-name": name}
         model = {"model": pipeline.weights(name)}
-        of_compute = commands.training_options(pipeline.runs[name])
+        of_compute = training_options(pipeline.runs[name])
         stage(pipeline, "train_model", name, f"{home}/training", of_compute, **data, **model, **named)
         stage(pipeline, "select_checkpoint", name, f"{home}/selection", **trained)
         chosen = {"selection": f"{home}/selection/manifest.json"}
