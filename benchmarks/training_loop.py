@@ -134,9 +134,9 @@ def measured(module: nn.Module, inputs: torch.Tensor, batch: int, turn: int, tur
     return each | ratios(*spent.values()) | {"turns": turns}
 
 
-def measured_small(blocks: int, turns: int) -> dict[str, float]:
+def measured_small(blocks: int, turns: int, turn: int = 100) -> dict[str, float]:
     layers = [layer for _ in range(blocks) for layer in (nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.ReLU())]
-    return measured(nn.Sequential(*layers, nn.Linear(WIDTH, 2)), torch.randn(4096, WIDTH), 32, 100, turns)
+    return measured(nn.Sequential(*layers, nn.Linear(WIDTH, 2)), torch.randn(4096, WIDTH), 32, turn, turns)
 
 
 def main() -> None:
