@@ -10,7 +10,7 @@ IN_TWO := -n 2 $(BY_FILE)
 export MLFLOW_DISABLE_TELEMETRY = true
 export CONFIG ?= config/config.yaml
 
-.PHONY: help demo run plan compiled test test-fast test-core test-slow test-all test-slurm test-gpu mutations check ui bench docs
+.PHONY: help demo run plan compiled test test-fast test-core test-slow test-all test-slurm test-gpu mutations check ui bench bench-guard docs
 
 help:
 	@echo "make demo              run the embedded default: offline, about two minutes on two idle cores"
@@ -27,6 +27,7 @@ help:
 	@echo "make mutations         whether the tests detect bugs that are put into the code"
 	@echo "make check             the linters and the type checker"
 	@echo "make bench             measure the workflow's own overhead; the other benchmarks: benchmarks/"
+	@echo "make bench-guard       whether steps, batches or starts became slower: run it before and after changing them"
 	@echo "make docs              write the generated documents, and build the site in site/"
 
 .venv/installed: requirements.lock requirements-no-deps.lock pyproject.toml
@@ -113,6 +114,9 @@ check: .venv/installed-dev
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/overhead.py
+
+bench-guard: .venv/installed
+	@$(BIN)/python benchmarks/guard.py
 
 docs: .venv/installed-dev
 	$(BIN)/python docs/write_docs.py

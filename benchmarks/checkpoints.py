@@ -3,25 +3,20 @@
 A Llama with random weights and AdamW's state under `fsdp`, on the CPU with gloo; the real `Checkpoints`, with digests and fsync. For each
 format: how long the training waits for a save, how long the save takes, the bytes on disk, how long a resume loads, and how much more
 memory of its own (RssAnon) each rank needs at its peak meanwhile, in sizes of the model's parameters. A format is measured in processes
-of its own; the first save and load count for memory alone, since they meet empty caches. Ends with `met` or `missed` for the goal.
+of its own; the first save and load count for memory alone, since they meet empty caches.
 """
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
+from harness import RETURNS_MEMORY, command_line, judge, memory, run, torchrun, write_figures
 
 FORMATS = ("whole", "sharded")
 MOST_OF_A_GATHER = 0.2  # of the memory that rank 0 needs
@@ -32,7 +27,7 @@ class Peak:
     """The most memory of its own that this process had, beyond what it had at the start."""
 
     def __init__(self) -> None:
-        self.start = self.most = own_bytes()
+        self.start = self.most = memory()
 
     @contextmanager
     def sampled(self) -> Iterator[None]:
@@ -40,7 +35,7 @@ class Peak:
 
         def sample() -> None:
             while not over.wait(POLL_SECONDS):
-                self.most = max(self.most, own_bytes())
+                self.most = max(self.most, memory())
 
         thread = threading.Thread(target=sample)
         thread.start()
@@ -53,11 +48,6 @@ class Peak:
     @property
     def bytes(self) -> int:
         return self.most - self.start
-
-
-def own_bytes() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
 
 
 def measure(format: str, folder: Path, width: int, layers: int, times: int) -> None:
@@ -104,55 +94,41 @@ def measure(format: str, folder: Path, width: int, layers: int, times: int) -> N
             checkpoints.restore(state, {})
             strategy.wait()
         found["loads"].append(time.perf_counter() - began)
-    memory = {"saving": saving.bytes / parameters, "loading": loading.bytes / parameters}
-    of_ranks = strategy.all_gather_object(memory)
+    peaks = {"saving": saving.bytes / parameters, "loading": loading.bytes / parameters}
+    of_ranks = strategy.all_gather_object(peaks)
     if strategy.rank == 0:
         newest = max(folder.glob("step-*"))
         row = {f"seconds a save {what}" if what != "loads" else "seconds a load takes": round(statistics.median(seconds[1:]), 2)
                for what, seconds in found.items()}  # fmt: skip
-        row |= {f"memory of each rank while {what}": [round(each[what], 2) for each in of_ranks] for what in memory}
+        row |= {f"memory of each rank while {what}": [round(each[what], 2) for each in of_ranks] for what in peaks}
         row |= {"megabytes": round(sum(file.stat().st_size for file in newest.rglob("*") if file.is_file()) / 1e6)}
         print(json.dumps(row | {"parameters": parameters // 4}), flush=True)
     strategy.finish()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = command_line("checkpoints", __doc__)
     parser.add_argument("--processes", type=int, default=4, help="ranks that save together (default: %(default)s)")
     parser.add_argument("--width", type=int, default=512, help="hidden size of the model (default: %(default)s)")
     parser.add_argument("--layers", type=int, default=16, help="layers of the model (default: %(default)s)")
     parser.add_argument("--times", type=int, default=5, help="saves and loads (%(default)s)")
     parser.add_argument("--folder", type=Path, help="where the checkpoints are for a while; a temporary folder by default")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/checkpoints.json",
-        help="where to write the figures (default: %(default)s)",
-    )
     parser.add_argument("--measure", choices=FORMATS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
         measure(args.measure, args.folder, args.width, args.layers, args.times)
-        return 0
-    torchrun = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", str(args.processes)]
-    sizes = ["--width", str(args.width), "--layers", str(args.layers), "--times", str(args.times)]
-    # freed memory is returned at once: otherwise the peaks would depend on the order of allocations
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
-    found: dict[str, object] = {"date": date.today().isoformat(), "processes": args.processes}
+        return
+    sizes = ["--width", args.width, "--layers", args.layers, "--times", args.times]
     rows = {}
     for format in FORMATS:
         with tempfile.TemporaryDirectory(prefix="checkpoints-", dir=args.folder) as folder:
-            words = [*torchrun, __file__, "--measure", format, "--folder", folder, *sizes]
-            done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-        rows[format] = json.loads(done.stdout.splitlines()[-1])
-        print(f"{format}: " + ", ".join(f"{name}: {value}" for name, value in rows[format].items()), flush=True)
+            done = run([*torchrun(args.processes), __file__, "--measure", format, "--folder", folder, *sizes], RETURNS_MEMORY)
+        rows[format] = json.loads(done.output.splitlines()[-1])
     whole, shards = (rows[format]["memory of each rank while saving"][0] for format in FORMATS)
+    write_figures(args.output, {"processes": args.processes} | rows | {"ratio of memory": round(shards / whole, 3)})
     goal = f"memory of rank 0 while saving shards, of that while gathering: {shards / whole:.2f}, at most {MOST_OF_A_GATHER}"
-    print(f"{goal}: {'met' if shards <= MOST_OF_A_GATHER * whole else 'missed'}")
-    found |= rows | {"ratio of memory": round(shards / whole, 3)}
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
-    return int(shards > MOST_OF_A_GATHER * whole)
+    judge({goal: shards <= MOST_OF_A_GATHER * whole})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -5,19 +5,15 @@ relative difference of a loss, and of a norm of the gradients, and how many vari
 met. tests/slow/test_compiling.py asserts 1e-5 and 1e-4 for a part of them.
 """
 
-import argparse
-import json
-import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "workflow/scripts")]
+from harness import command_line, write_figures
 
-from distributed.test_strategies import job, run  # noqa: E402
+# isort: split
+from distributed.test_strategies import job, run
 
 ULYSSES = {"context": 2, "context_attention": "ulysses"}
 # the model "lm" recomputes activations, "packed" has several texts in a row
@@ -45,20 +41,12 @@ CASES: dict[int, list[tuple[str, str, dict[str, Any]]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/compiling.json",
-        help="where to write the figures (default: %(default)s)",
-    )
-    args = parser.parse_args()
+    args = command_line("compiling", __doc__).parse_args()
     with tempfile.TemporaryDirectory(prefix="compiling-") as folder:
         models = sorted({model for cases in CASES.values() for _, model, _ in cases})
         alone = run(Path(folder), 1, {model: ("trained", job("single", model)) for model in models})
         found = [compared(Path(folder), processes, *case, alone[case[1]]) for processes, cases in CASES.items() for case in cases]
-    args.output.write_text(json.dumps({"date": date.today().isoformat(), "trainings": found}, indent=2) + "\n")
-    print(f"written to {args.output}")
+    write_figures(args.output, {"trainings": found})
 
 
 def compared(folder: Path, processes: int, name: str, model: str, arguments: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:

@@ -15,33 +15,30 @@ import time
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
+import harness  # noqa: F401 - finds the package
+import numpy as np
+import pyarrow
+import torch
+from datasets import Dataset
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, set_seed
 
-import numpy as np  # noqa: E402
-import pyarrow  # noqa: E402
-import torch  # noqa: E402
-from datasets import Dataset  # noqa: E402
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, set_seed  # noqa: E402
-
-from snaketrain.runtime.manifests import read_manifest  # noqa: E402
+from snaketrain.runtime.manifests import read_manifest
 
 
 class Timings:
-    """The times of the evaluations, from the start of the training."""
+    """From the start of the training; and the best accuracy, which tells whether all have learnt."""
 
     def __init__(self, launched: float):
-        self.launched, self.evaluations = launched, []
+        self.launched, self.best = launched, 0.0
 
     def begin(self) -> None:
         self.startup, self.began = time.time() - self.launched, time.perf_counter()
 
-    def evaluated(self, step: int, accuracy: float) -> None:
-        self.evaluations.append({"seconds": time.perf_counter() - self.began, "accuracy": float(accuracy), "step": step})
+    def evaluated(self, accuracy: float) -> None:
+        self.best = max(self.best, float(accuracy))
 
     def write(self, path: Path) -> None:
-        seconds = time.perf_counter() - self.began
-        path.write_text(json.dumps({"startup": self.startup, "seconds": seconds, "evaluations": self.evaluations}))
+        path.write_text(json.dumps({"startup": self.startup, "seconds": time.perf_counter() - self.began, "best": self.best}))
 
 
 def tokens(manifest: str, split: str) -> Dataset:
@@ -55,7 +52,7 @@ def trainer(task: dict[str, Any], timings: Timings, dataset_of: Any, collate: An
 
     class RecordEvaluations(TrainerCallback):
         def on_evaluate(self, args, state, control, metrics, **_):
-            timings.evaluated(state.global_step, metrics["eval_accuracy"])
+            timings.evaluated(metrics["eval_accuracy"])
 
     train = task["train"]
     same = {"learning_rate": train["learning_rate"], "max_steps": train["steps"], "warmup_steps": train["warmup"], "seed": train["seed"]}
@@ -121,7 +118,7 @@ def lightning(task: dict[str, Any], timings: Timings) -> None:
             self.count += len(batch["labels"])
 
         def on_validation_epoch_end(self):
-            timings.evaluated(self.global_step, self.right / self.count)
+            timings.evaluated(self.right / self.count)
 
         def configure_optimizers(self):
             parameters = list(self.model.parameters())

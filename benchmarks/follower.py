@@ -5,25 +5,19 @@ The journals are written here; the follower is the one that a workflow starts, a
 
 import json
 import os
-import platform
 import random
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from harness import add_figures, command_line
+from workspace import START, make_workspace
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY / "tests/unit"), str(REPOSITORY / "workflow/scripts")]
-
-from workspace import START, make_workspace  # noqa: E402
-
-from snaketrain.tracking.following import Follower  # noqa: E402
-from snaketrain.tracking.mlflow_store import RUN_KEY, Store, workspace_id  # noqa: E402
+from snaketrain.tracking.following import Follower
+from snaketrain.tracking.mlflow_store import RUN_KEY, Store, workspace_id
 
 METRICS = ("loss", "examples_per_second", "tokens_per_second", "learning_rate", "gradient_norm")
 
@@ -46,27 +40,30 @@ def catch_up(folder: Path, points: int) -> tuple[float, float, float]:
     long_journal(results, points)
     uri = f"sqlite:///{folder}/mlflow.db"
     Store(uri).client.search_experiments()  # makes the tables
-    seconds_read, seconds_written = os.pipe()
-    pid = os.fork()
-    if not pid:
-        began = time.perf_counter()
-        follow(results, uri)
-        os.write(seconds_written, str(time.perf_counter() - began).encode())
-        os._exit(0)
-    _, status, usage = os.wait4(pid, 0)
+    began = time.perf_counter()
+    _, status, usage = os.wait4(start_following(results, uri), 0)
+    seconds = time.perf_counter() - began
     if status:
         raise SystemExit(f"the follower ended with {status}")
     store = Store(uri)
     (run,) = store.client.search_runs([store.experiment("tests")], "attributes.run_name = 'first'")
     if run.data.metrics["train/loss"] != (points // len(METRICS)) * 0.37:
         raise SystemExit("points are missing")
-    return float(os.read(seconds_read, 100)), usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def follow(results: Path, uri: str) -> None:
-    follower = Follower(results, Store(uri))
-    for training in follower.runs():
-        follower.update(training)
+def start_following(results: Path, uri: str) -> int:
+    """In a process of its own, which must not inherit a connection to the database; its pid."""
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        follower = Follower(results, Store(uri))
+        for training in follower.runs():
+            follower.update(training)
+        code = 0
+    finally:
+        os._exit(code)
 
 
 # --- killed at random moments
@@ -106,13 +103,8 @@ def artifacts(store: Store, run_id: str, folder: str | None = None) -> list[str]
 
 
 def killed(results: Path, uri: str, after_seconds: float) -> bool:
-    """Follow in a process of its own, which dies at that moment; whether it was still at work."""
-    pid = os.fork()
-    if not pid:
-        try:
-            follow(results, uri)
-        finally:
-            os._exit(0)
+    """Whether a follower was still at work so many seconds after its start."""
+    pid = start_following(results, uri)
     time.sleep(after_seconds)
     os.kill(pid, signal.SIGKILL)
     return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
@@ -151,21 +143,8 @@ def kill_trials(folder: Path, count: int, seed: int = 0) -> tuple[list[str], int
 
 
 def undisturbed(results: Path, uri: str) -> None:
-    """In a process of its own, as the ones that are killed: a forked process must not inherit a connection to the database."""
-    pid = os.fork()
-    if not pid:
-        try:
-            follow(results, uri)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    if os.waitpid(pid, 0)[1]:
+    if os.waitpid(start_following(results, uri), 0)[1]:
         raise SystemExit(f"{results}: the follower failed")
-
-
-def machine() -> str:
-    models = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return f"{os.cpu_count()} cores, {models[0] if models else platform.machine()}, Python {platform.python_version()}"
 
 
 def main() -> None:
@@ -174,7 +153,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=50, help="trials in which the follower is killed; 0: none (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments at which it is killed (default: %(default)s)")
     args = parser.parse_args()
-    found = {"date": time.strftime("%Y-%m-%d"), "machine": machine()}
+    found: dict[str, dict[str, int]] = {}
     with tempfile.TemporaryDirectory(prefix="follower-") as folder:
         if args.points:
             _, _, few_mb = catch_up(Path(folder) / "few", args.points // 100)
@@ -187,7 +166,6 @@ def main() -> None:
             problems, hits = kill_trials(Path(folder) / "kills", args.trials, args.seed)
             found[f"killed, seed {args.seed}"] = {"trials": args.trials, "killed at work": hits, "another content": len(problems)}
             print(*problems, sep="\n")
-    print(json.dumps(found, indent=2))
     add_figures(args.output, found)
 
 

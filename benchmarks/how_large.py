@@ -3,27 +3,20 @@
 Nothing is trained and no GPU is used: these are predictions. `planning.py` compares the planner with real trainings, on CPUs.
 """
 
-import json
 import logging
-import sys
 import tempfile
 import time
 import warnings
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from harness import command_line, write_figures
+from planning import write_tokenizer
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmarks")]
-
-from planning import write_tokenizer  # noqa: E402
-
-from snaketrain.checking.planned import NotPlannable  # noqa: E402
-from snaketrain.config.schema import Settings  # noqa: E402
-from snaketrain.extras.planning.estimates import plan_run  # noqa: E402
-from snaketrain.extras.planning.page import figures  # noqa: E402
+from snaketrain.checking.planned import NotPlannable
+from snaketrain.config.schema import Settings
+from snaketrain.extras.planning.estimates import plan_run
+from snaketrain.extras.planning.page import figures
 
 GPU_GIB = 80
 COMMON = {"vocab_size": 128256, "max_position_embeddings": 8192, "num_key_value_heads": 8}
@@ -71,8 +64,7 @@ def settings(size: str, gpus: int, strategy: object, train: dict[str, Any], toke
 
 
 def main() -> None:
-    parser = command_line("how_large", __doc__)
-    args = parser.parse_args()
+    args = command_line("how_large", __doc__).parse_args()
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore")
     rows: list[dict[str, Any]] = []
@@ -88,8 +80,7 @@ def main() -> None:
                 row["problem"] = str(problem)
             row["seconds"] = round(time.process_time() - began, 1)
             rows.append(row)
-            print(json.dumps(row), flush=True)
-    write_figures(args.output, {"date": date.today().isoformat(), "memory of a GPU, GiB": GPU_GIB, "rows": rows})
+    write_figures(args.output, {"memory of a GPU, GiB": GPU_GIB, "rows": rows})
 
 
 if __name__ == "__main__":

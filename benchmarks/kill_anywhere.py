@@ -9,7 +9,6 @@ losses and metrics of the journal are bitwise the same, with no step missing. Tr
 counted separately and replaced. Small models on the CPU, with dropout; one process or two, of which one or both are killed.
 """
 
-import argparse
 import random
 import shutil
 import sys
@@ -18,18 +17,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness import write_figures
+from harness import command_line, training, write_figures
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "workflow/scripts")]
-
-from distributed import forking  # noqa: E402
-from pipeline.workspace import prepared  # noqa: E402
+# isort: split
+from distributed import forking
+from pipeline.workspace import prepared
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 TRAIN = {"batch_size": 16, "epochs": 4, "learning_rate": 1e-3, "evaluations_per_epoch": 3}
@@ -67,13 +63,12 @@ class Alone:
 def arguments(
     data: Path, folder: Path, seed: int, model: Mapping[str, Any] = MappingProxyType({}), format: str = "auto", **train: Any
 ) -> list[str]:
+    """Of train_model.py."""
     from snaketrain.config.schema import Model, Train
-    from snaketrain.runtime.stages import settings_words
 
-    settings = {"train": Train(**(TRAIN | {"seed": seed} | train)).as_json}
-    settings |= {"model": Model(use="transformers.BertForSequenceClassification", arguments={**SMALL, **model}).as_json}
-    paths = ["--run-name", "test", "--data", str(data), "--output", str(folder / "manifest.json")]
-    return [*paths, "--checkpoint-format", format, "--log-every", "3", "--device", "cpu", *settings_words(folder, "train_model", settings)]
+    of_model = Model(use="transformers.BertForSequenceClassification", arguments={**SMALL, **model})
+    options = ["--checkpoint-format", format, "--log-every", "3"]
+    return training(folder, data, Train(**(TRAIN | {"seed": seed} | train)), of_model, *options, run="test")[1:]
 
 
 def result(folder: Path) -> Result:
@@ -206,7 +201,7 @@ def counted(found: Found) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("kill_anywhere", __doc__)
     parser.add_argument(
         "--trials", type=int, default=100, help="half of them with one process, half with two; with --strategy, all with two (%(default)s)"
     )
@@ -214,11 +209,10 @@ def main() -> None:
     parser.add_argument(
         "--format", choices=("auto", "whole", "sharded"), default="auto", help="format of the checkpoints (default: %(default)s)"
     )
-    parser.add_argument(
-        "--output", type=Path, help="default: benchmarks/results/kill_anywhere.json, or with --strategy kill_anywhere_NAME.json"
-    )
     parser.add_argument("--script", type=Path, default=forking.SCRIPT, help="what is killed, such as one with a fault (%(default)s)")
     args = parser.parse_args()
+    if args.strategy and args.output == parser.get_default("output"):
+        args.output = args.output.with_stem(f"kill_anywhere_{args.strategy}")
     forking.preload()
     found, folder = Found(), Path(tempfile.mkdtemp(prefix="kill-anywhere-"))
     data = prepared(folder / "workspace")
@@ -229,12 +223,11 @@ def main() -> None:
         found.add(trials(place, data, count, processes, seed=processes, script=args.script, **settings))
     print(f"{found.passed} of {args.trials} trials resumed mid-way and came to the same weights and the same journal")
     print(f"All trainings: {counted(found)}", *found.problems, sep="\n")
-    figures = {"date": f"{date.today()}", "trials": args.trials, **settings, "passed": found.passed} | {
+    figures = {"trials": args.trials, **settings, "passed": found.passed} | {
         kind: found.kinds[kind] for kind in (RESUMED, RESTARTED, NOT_IN_TIME)
     }
     figures |= {"resumed from steps": dict(sorted(Counter(found.resumed_from).items())), "problems": found.problems}
-    output = args.output or REPOSITORY / f"benchmarks/results/kill_anywhere{f'_{args.strategy}' if args.strategy else ''}.json"
-    write_figures(output, figures)
+    write_figures(args.output, figures)
     if found.problems:  # whose logs are in the folder
         sys.exit(1)
     shutil.rmtree(folder)

@@ -16,19 +16,14 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-from harness import command_line, write_figures
+from harness import command_line, judge, write_figures
+from preparing import real_texts, shuffled
+from scaling_preparation import prepare, project, write_file
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmarks")]
-
-from preparing import real_texts, shuffled  # noqa: E402
-from scaling_preparation import prepare, project, write_file  # noqa: E402
-
-from snaketrain.runtime.manifests import file_digest, read_manifest  # noqa: E402
+from snaketrain.runtime.manifests import file_digest, read_manifest
 
 FILES, BYTES = 4, 4e5
 MOST_MISSES = 10  # for each trial
@@ -124,7 +119,7 @@ def kill_trials(folder: Path, stage: str, trials: int, seed: int = 0) -> Found:
     return found
 
 
-def main() -> int:
+def main() -> None:
     parser = command_line("kill_preparation", __doc__)
     parser.add_argument("--trials", type=int, default=20, help="how often each job is killed at work (default: %(default)s)")
     args = parser.parse_args()
@@ -137,12 +132,10 @@ def main() -> int:
         for stage in WORKS_IN:
             found = kill_trials(Path(name), stage, args.trials)
             stages[stage] = {"killed at work": found.killed, "went wrong": len(found.problems), "had ended before": found.missed}
-            print(stage, stages[stage], *found.problems, sep="\n  ", flush=True)
-    passed = not any(each["went wrong"] for each in stages.values())
-    print(f"the same after {args.trials} kills of each job: {'met' if passed else 'missed'}")
-    write_figures(args.output, {"date": date.today().isoformat(), "trials": args.trials, "stages": stages})
-    return int(not passed)
+            print(stage, *found.problems, sep="\n  ", flush=True)
+    write_figures(args.output, {"trials": args.trials, "stages": stages})
+    judge({f"the same after {args.trials} kills of each job": not any(each["went wrong"] for each in stages.values())})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,10 +7,8 @@ device's peak; padding and recomputation do not count), and peak memory.
 Made for a GPU: `--size 1b --peak-teraflops 790` on an H200, with bf16. `--size tiny` is for trying it on a CPU.
 """
 
-import argparse
 import itertools
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,16 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import write_figures
+from harness import add_figures, command_line
+from packing import ANY_ORDER, LONGEST, PACKED, PADDED, batches, make, write_texts
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmarks")]
-
-from packing import ANY_ORDER, LONGEST, PACKED, PADDED, batches, make, write_texts  # noqa: E402
-
-from snaketrain.config.schema import Train, Use  # noqa: E402
-from snaketrain.training.state import TrainState  # noqa: E402
-from snaketrain.training.step import take_step  # noqa: E402
+from snaketrain.config.schema import Train, Use
+from snaketrain.training.state import TrainState
+from snaketrain.training.step import take_step
 
 SIZES = {  # hidden size, layers, heads; as many parameters as the name says, without the embeddings
     "tiny": (64, 2, 4),
@@ -95,7 +89,7 @@ def step(state: TrainState, piece: Any, batch: dict[str, torch.Tensor]) -> float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("ladder", __doc__)
     parser.add_argument("--size", choices=SIZES, default="124m", help="parameters of the model (default: %(default)s)")
     parser.add_argument("--rungs", nargs="+", choices=RUNGS, default=list(RUNGS), help="rungs to run (default: all)")
     parser.add_argument(
@@ -108,9 +102,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="device to train on: auto, cpu or cuda (default: %(default)s)")
     parser.add_argument("--precision", default="bf16", help="train.precision (default: %(default)s)")
     parser.add_argument("--peak-teraflops", type=float, help="dense peak of the device in this precision; without it no MFU is reported")
-    parser.add_argument("--output", type=Path, help="a JSON file, benchmarks/results/ladder_SIZE.json")
     args = parser.parse_args()
-    args.output = args.output or REPOSITORY / f"benchmarks/results/ladder_{args.size}.json"
     hidden, layers, heads = SIZES[args.size]
     shape = {"hidden_size": hidden, "intermediate_size": 4 * hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
     found: dict[str, dict[str, float]] = {}
@@ -125,18 +117,13 @@ def main() -> None:
             if args.peak_teraflops:
                 row["MFU"] = row["teraflop/s"] / args.peak_teraflops
             found[name] = row
-            before = list(found.values())[max(0, len(found) - 2)]
-            memory = f"{row['GiB']:7.1f} GiB" if row["GiB"] is not None else ""
-            used = f"  MFU {row['MFU']:.1%}" if "MFU" in row else ""
-            print(f"{name:26}{row['tokens/s']:10.0f} tokens/s {row['teraflop/s']:8.3f} TFLOP/s{used}{memory}  "
-                  f"{row['tokens/s'] / before['tokens/s']:.2f} of the rung before, {row['tokens/s'] / next(iter(found.values()))['tokens/s']:.2f} "
-                  f"of the first; loss {row['loss']:.2f}", flush=True)  # fmt: skip
+            print(name, {key: round(value, 3) for key, value in row.items() if value is not None}, flush=True)
             del state
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-    about = {"date": time.strftime("%Y-%m-%d"), "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"}
-    about |= {key: value for key, value in vars(args).items() if key not in ("output", "rungs")}
-    write_figures(args.output, about | {"rungs": found})
+    settings = {key: value for key, value in vars(args).items() if key not in ("output", "rungs")}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    add_figures(args.output, {args.size: {"device": device} | settings | {"rungs": found}})
 
 
 if __name__ == "__main__":

@@ -10,30 +10,23 @@ number of cores. A step takes `--step` milliseconds, or `--text-step` on texts, 
 streaming is left out where it is not installed. On a busy machine all shares are too large.
 """
 
-import datetime
 import itertools
-import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import command_line, write_figures
+import numpy as np
+import torch
+from harness import command_line, judge, write_figures
+from packing import write_texts
+from torch.utils.data import DataLoader, Dataset
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY / "benchmarks"), str(REPOSITORY / "workflow/scripts")]
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from packing import write_texts  # noqa: E402
-from torch.utils.data import DataLoader, Dataset  # noqa: E402
-
-from snaketrain.data.loading.batches import Batches, shard_batch  # noqa: E402
-from snaketrain.data.loading.loader import Loader, Request  # noqa: E402
-from snaketrain.data.loading.training_data import Items  # noqa: E402
+from snaketrain.data.loading.batches import Batches, shard_batch
+from snaketrain.data.loading.loader import Loader, Request
+from snaketrain.data.loading.training_data import Items
 
 BATCH, WARM_UP = 32, 10  # examples; steps that are not counted, in which workers start and queues fill
 GOAL = 0.02
@@ -186,16 +179,13 @@ def main() -> None:
         texts = text_ways(Path(folder), args.texts)
         found["texts"] = in_turns(texts, args.rounds, args.steps, args.text_step / 1000)
         cpu = {name: round(cpu_milliseconds(texts[name]()), 2) for name in ("ours", "DataLoader")}
-    for what, measured in found.items():
-        for measure, shares in measured.items():
-            print(f"{what}: {measure}", *(f"  {name:24} {share:6.1%} of the time" for name, share in shares.items()), sep="\n")
-    print(*(f"a batch of texts: {milliseconds} CPU ms, {name}" for name, milliseconds in cpu.items()), sep="\n")
-    for (what, measured), measure in itertools.product(found.items(), MEASURES):
-        share = min(share for name, share in measured[measure].items() if name.startswith("ours"))
-        print(f"{what}: {measure} {share:.1%}, goal at most {GOAL:.0%}: {'met' if share <= GOAL else 'missed'}")
-    about = {"date": f"{datetime.date.today():%Y-%m-%d}", "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
     settings = {name: value for name, value in vars(args).items() if name != "output"}
-    write_figures(args.output, about | settings | {"goal": GOAL, "waiting": found, "CPU ms of a batch of texts": cpu})
+    write_figures(args.output, settings | {"goal": GOAL, "waiting": found, "CPU ms of a batch of texts": cpu})
+    shares = {
+        f"{what}: {measure}": min(share for name, share in measured[measure].items() if name.startswith("ours"))
+        for (what, measured), measure in itertools.product(found.items(), MEASURES)
+    }
+    judge({f"{what} {share:.1%}, goal at most {GOAL:.0%}": share <= GOAL for what, share in shares.items()})
 
 
 if __name__ == "__main__":

@@ -10,17 +10,12 @@ loss_parallel; losses and norms of gradients are within 1e-5 of those of one pro
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-from harness import command_line, write_figures
-
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
+from harness import command_line, judge, run, torchrun, write_figures
 
 SEQUENCE, CUT, ULYSSES = {"tensor": 2, "sequence_parallel": True}, {"loss_parallel": True}, {"context_attention": "ulysses"}
 POINTS: dict[int, dict[str, dict[str, Any]]] = {  # by the number of processes
@@ -96,23 +91,18 @@ def work(processes: int, output: Path) -> None:
 
 
 def launch(processes: int, output: Path) -> dict[str, dict[str, float]]:
-    words = [str(Path(__file__)), "--work", str(processes), "--output", str(output)]
-    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
-    command = [*torchrun, *words] if processes > 1 else [sys.executable, *words]
-    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    command = [*(torchrun(processes) if processes > 1 else [sys.executable]), __file__, "--work", processes, "--output", output]
+    run(command, {"OMP_NUM_THREADS": "1"})
     found: dict[str, dict[str, float]] = json.loads(output.read_text())
     return found
 
 
-def figures(name: str, arguments: dict[str, Any], processes: int, found: dict[str, float], alone: dict[str, float]) -> dict[str, Any]:
+def figures(arguments: dict[str, Any], processes: int, found: dict[str, float], alone: dict[str, float]) -> dict[str, Any]:
     shares = {part: round(found[part] / alone[part], 3) for part in ("blocks", "logits")}
     difference = max(abs(found[key] / alone[key] - 1) for key in ("loss", "norm"))
     balanced = arguments.get("sequence_parallel") or arguments.get("context_attention") == "ulysses"
     goals = {"blocks": SLACK / processes if balanced else None, "logits": SLACK / processes if arguments.get("loss_parallel") else None}
     met = difference < TOLERANCE and all(goal is None or shares[part] <= goal for part, goal in goals.items())
-    print(
-        f"{name:64} blocks {shares['blocks']:.3f}, logits {shares['logits']:.3f}, difference {difference:.1e}: {'met' if met else 'missed'}"
-    )
     return {"processes": processes, **shares, "difference": difference, "goals": goals, "met": met}
 
 
@@ -127,13 +117,12 @@ def main() -> None:
         found = {processes: launch(processes, Path(folder) / f"{processes}.json") for processes in POINTS}
     alone = found[1]["one process"]
     points = {
-        name: figures(name, arguments, processes, found[processes][name], alone)
+        name: figures(arguments, processes, found[processes][name], alone)
         for processes in (2, 4)
         for name, arguments in POINTS[processes].items()
     }
-    print("met" if all(each["met"] for each in points.values()) else "missed")
-    about = {"date": time.strftime("%Y-%m-%d"), "rows": ROWS, "length": LENGTH, "vocabulary": VOCABULARY}
-    write_figures(args.output, about | {"points": points})
+    write_figures(args.output, {"rows": ROWS, "length": LENGTH, "vocabulary": VOCABULARY, "points": points})
+    judge({name: each["met"] for name, each in points.items()})
 
 
 if __name__ == "__main__":

@@ -4,9 +4,7 @@ The layouts take turns in one run, so that a busy machine slows all of them down
 and wall-clock seconds. Every batch except those of "any order" has at most `--tokens` tokens, padding included.
 """
 
-import os
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,32 +15,25 @@ import pyarrow
 import torch
 from harness import Stopwatch, command_line, write_figures
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
-
-from snaketrain.config.schema import Model, Train  # noqa: E402
-from snaketrain.data.loading.batches import Batches, MicroBatch  # noqa: E402
-from snaketrain.data.loading.examples import (  # noqa: E402
-    Blocks,
-    Packed,
-    TextExamples,
-)
-from snaketrain.strategies import make_strategy  # noqa: E402
-from snaketrain.tasks.causal_lm import CausalLm  # noqa: E402
-from snaketrain.training.building import build, make_train_state  # noqa: E402
-from snaketrain.training.state import TrainState  # noqa: E402
-from snaketrain.training.step import take_step  # noqa: E402
+from snaketrain.config.schema import Model, Train
+from snaketrain.data.loading.batches import Batches, MicroBatch
+from snaketrain.data.loading.examples import Blocks, Packed, TextExamples
+from snaketrain.strategies import make_strategy
+from snaketrain.tasks.causal_lm import CausalLm
+from snaketrain.training.building import build, make_train_state
+from snaketrain.training.state import TrainState
+from snaketrain.training.step import take_step
 
 ANY_ORDER, PADDED, ONE_ROW, PACKED, BLOCKS = "padded, any order", "padded, like lengths", "packed, one row", "packed", "blocks"
 LLAMA = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 3, "num_attention_heads": 4}
 MEDIAN, SPREAD, SHORTEST, LONGEST = 150, 0.9, 8, 1024  # tokens of a text: log-normal, and cut
 
 
-def write_texts(path: Path, texts: int, vocabulary: int) -> TextExamples:
+def write_texts(path: Path, texts: int, vocabulary: int, median: int = MEDIAN, label: int = -100) -> TextExamples:
     random = np.random.default_rng(0)
-    lengths = np.clip(random.lognormal(np.log(MEDIAN), SPREAD, texts).astype(int), SHORTEST, LONGEST)
+    lengths = np.clip(random.lognormal(np.log(median), SPREAD, texts).astype(int), SHORTEST, LONGEST)
     rows = [random.integers(1, vocabulary, length).tolist() for length in lengths]
-    table = pyarrow.table({"input_ids": pyarrow.array(rows, pyarrow.list_(pyarrow.int32())), "label": [-100] * texts})
+    table = pyarrow.table({"input_ids": pyarrow.array(rows, pyarrow.list_(pyarrow.int32())), "label": [label] * texts})
     with pyarrow.ipc.new_file(str(path), table.schema) as file:
         file.write_table(table)
     return TextExamples(path, pad_token_id=0)
@@ -99,16 +90,8 @@ def main() -> None:
                 state.task.one_row = name == ONE_ROW
                 rounds[name].append(measure(state, source, args.steps))
     found = {name: figures(each[1:]) for name, each in rounds.items()}  # without the first, which warms up
-    for name, row in found.items():
-        print(f"{name:22} {row['tokens_per_cpu_second']:8.0f} tokens/CPU s {row['tokens_per_second']:8.0f} tokens/s  "
-              f"padding {row['padding']:4.0%}  against like lengths {row['tokens_per_cpu_second'] / found[PADDED]['tokens_per_cpu_second']:.2f}")  # fmt: skip
-    about = {
-        "device": str(state.strategy.device),
-        "precision": state.strategy.precision,
-        "cores": os.cpu_count(),
-        "threads": args.threads,
-    }
-    write_figures(args.output, about | {"layouts": found})
+    device, precision = str(state.strategy.device), state.strategy.precision
+    write_figures(args.output, {"device": device, "precision": precision, "threads": args.threads, "layouts": found})
 
 
 def figures(rounds: list[dict[str, float]]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 In each configuration, real processes (torchrun, gloo) build the model with the trainer's own code and take three steps on the batch that
 the plan is made for. Measured is how far the resident memory of a process is above what it had before it built the model, at its peak
 during the steps; of all ranks the most; minus the same for a model of next to no size under the same strategy, which is what gloo and
-torch's libraries take. Freed memory is returned to the system at once. Ends with `met` or `missed` for the goal.
+torch's libraries take. Freed memory is returned to the system at once.
 
 `--gpu`: larger models on one GPU instead, where measured is what torch's allocator has handed out at its peak. On a machine without one,
 the predictions are renewed, and what was measured is kept.
@@ -12,27 +12,17 @@ the predictions are renewed, and what was measured is kept.
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
+from harness import RETURNS_MEMORY, about, command_line, judge, memory, run, torchrun, write
 
 GOAL = 0.10  # of the measured peak
 STEPS = 3
 WORDS = 8000
-# freed memory is returned at once: otherwise the result would depend on the order of allocations
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "MALLOC_MMAP_THRESHOLD_": "65536",
-    "MALLOC_TRIM_THRESHOLD_": "65536",
-    "TRANSFORMERS_VERBOSITY": "error",
-}
+ENVIRONMENT = RETURNS_MEMORY | {"TRANSFORMERS_VERBOSITY": "error"}
 
 LLAMA = {"use": "transformers.LlamaForCausalLM", "arguments": {
     "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 10, "num_attention_heads": 6, "num_key_value_heads": 2}}  # fmt: skip
@@ -158,45 +148,37 @@ def measure(given: dict[str, Any], scratch: Path) -> None:
     from snaketrain.training.building import build, make_task, make_train_state, start_strategy
     from snaketrain.training.step import take_step
 
-    run = Settings.model_validate(given)
-    strategy = start_strategy(run.train, run.compute.device)
+    settings = Settings.model_validate(given)
+    strategy = start_strategy(settings.train, settings.compute.device)
     cuda = strategy.device.type == "cuda"
     folder = scratch / str(strategy.rank)
     folder.mkdir(parents=True)
-    data = planned_data(run, scratch, folder)
-    shares = largest_shares(run, data, strategy.data_parallel_size)
-    task = make_task(run.train, data.facts)
+    data = planned_data(settings, scratch, folder)
+    shares = largest_shares(settings, data, strategy.data_parallel_size)
+    task = make_task(settings.train, data.facts)
     square = torch.randn(64, 64, device=strategy.device)
     (square @ square).sum()  # the libraries start
-    before = torch.cuda.memory_allocated() if cuda else resident("VmRSS")
-    state = make_train_state(task, run.train, build(task, run.train, run.model, None, data.facts, builds=strategy.builds), strategy)
+    before = torch.cuda.memory_allocated() if cuda else memory("VmRSS")
+    modules = build(task, settings.train, settings.model, None, data.facts, builds=strategy.builds)
+    state = make_train_state(task, settings.train, modules, strategy)
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     else:
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again
     for _ in range(STEPS):
         take_step(state, shares.training, 1000.0, 1e-4)
-    found = (torch.cuda.max_memory_allocated() if cuda else resident("VmHWM")) - before
+    found = (torch.cuda.max_memory_allocated() if cuda else memory("VmHWM")) - before
     most = max(strategy.all_gather_object(found))
     if strategy.rank == 0:
         print(json.dumps(most), flush=True)
     strategy.finish()
 
 
-def resident(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
-
-
 def measured(given: dict[str, Any]) -> int:
     processes = given["compute"]["processes"]
-    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
     with tempfile.TemporaryDirectory(prefix="planning-") as scratch:
-        words = [*torchrun, __file__, "--measure", json.dumps(given), "--scratch", scratch]
-        done = subprocess.run(words, capture_output=True, text=True, env=os.environ | ENVIRONMENT)
-    if done.returncode:
-        raise SystemExit(f"the training failed:\n{done.stderr[-4000:]}")
-    return int(json.loads(done.stdout.splitlines()[-1]))
+        words = [*torchrun(processes), __file__, "--measure", json.dumps(given), "--scratch", scratch]
+        return int(json.loads(run(words, ENVIRONMENT).output.splitlines()[-1]))
 
 
 # --- both
@@ -227,25 +209,20 @@ def compared(names: list[str], tokenizer: Path, kept: dict[str, dict[str, float]
         }  # fmt: skip
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = command_line("planning", __doc__)
     parser.add_argument("--gpu", action="store_true", help="the configurations for one GPU, into results/planning_on_a_gpu.json")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these; the figures of others are kept (default: all)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        help="JSON file that the figures are written to (default: planning.json in benchmarks/results)",
-    )
     parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
-        measure(args.measure, args.scratch)
-        return 0
+        return measure(args.measure, args.scratch)
     os.environ |= ENVIRONMENT
     import torch
 
-    args.output = args.output or REPOSITORY / f"benchmarks/results/planning{'_on_a_gpu' if args.gpu else ''}.json"
+    if args.gpu and args.output == parser.get_default("output"):
+        args.output = args.output.with_stem("planning_on_a_gpu")
     without_gpu = args.gpu and not torch.cuda.is_available()
     rows: dict[str, dict[str, float]] = json.loads(args.output.read_text())["configurations"] if args.only or without_gpu else {}
     names = args.only or list(rows if without_gpu else ON_GPU if args.gpu else CONFIGURATIONS)
@@ -254,19 +231,18 @@ def main() -> int:
         write_tokenizer(tokenizer)
         for name, row in compared(names, tokenizer, rows.copy() if without_gpu else {}):
             rows[name] = row
-            print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-            worst = write(rows, args.output)
-    print(f"worst of {len(rows)} configurations: {worst:.1%} off, at most {GOAL:.0%}: {'met' if worst <= GOAL else 'missed'}")
-    return int(worst > GOAL)
+            print(name, row, flush=True)
+            worst = keep(rows, args.output)
+    judge({f"worst of {len(rows)} configurations: {worst:.1%} off, at most {GOAL:.0%}": worst <= GOAL})
 
 
-def write(rows: dict[str, dict[str, float]], output: Path) -> float:
+def keep(rows: dict[str, dict[str, float]], output: Path) -> float:
     """After each configuration, so that what was measured is kept. Returns how far the worst prediction is off."""
     in_order = {name: rows[name] for name in CONFIGURATIONS | ON_GPU if name in rows}
     worst = max(abs(row["ratio"] - 1) for row in in_order.values())
-    output.write_text(json.dumps({"date": date.today().isoformat(), "configurations": in_order, "worst": round(worst, 4)}, indent=2) + "\n")
+    write(output, about() | {"configurations": in_order, "worst": round(worst, 4)})
     return worst
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -14,30 +14,24 @@ import os
 import random
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import yaml
-from harness import add_figures, command_line
+from harness import CONFIGURATION, SCRIPTS, Spent, add_figures, command_line, pretrained_file, ratios, run, side_by_side
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-SCRIPTS = REPOSITORY / "workflow/scripts"
-sys.path.insert(0, str(SCRIPTS))
+from snaketrain.config.schema import Data, Source
+from snaketrain.data.fetching import source_files
+from snaketrain.runtime.manifests import Manifest, write_manifest
+from snaketrain.runtime.stages import settings_words
 
-from snaketrain.config.schema import Data, Source  # noqa: E402
-from snaketrain.data.fetching import source_files  # noqa: E402
-from snaketrain.runtime.manifests import Manifest, write_manifest  # noqa: E402
-from snaketrain.runtime.stages import settings_words  # noqa: E402
-
-DEFAULT = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())["data"]
-MAX_LENGTH = 128
-GOALS = {"of the time of datasets.map": 0.5, "of the speed of the bare tokenizer": 0.85, "memory of 1/10 of the texts": 1.2}
+DEFAULT, MAX_LENGTH = CONFIGURATION["data"], 128
 
 
 # --- the texts
@@ -83,7 +77,7 @@ def so_many_bytes(texts: Iterator[str], megabytes: float) -> Iterator[str]:
 # --- the contenders, each in a process of its own
 
 
-def ours(file: Path, output: Path, tokenizer: Path) -> None:
+def ours(file: Path, output: Path) -> None:
     data = Data(name="texts", train={"path": str(file)}, tokenizer=DEFAULT["tokenizer"], max_length=MAX_LENGTH)
     raw = output / "raw/manifest.json"
     (raw.parent / "train").mkdir(parents=True)
@@ -91,28 +85,28 @@ def ours(file: Path, output: Path, tokenizer: Path) -> None:
     write_manifest(raw, Manifest("fetch_data", "", {}, {}, {}, {"files": {"train": [file.name]}}))
     model = output / "model/manifest.json"
     (model.parent / "files").mkdir(parents=True)
-    (model.parent / "files/tokenizer.json").symlink_to(tokenizer)
+    (model.parent / "files/tokenizer.json").symlink_to(pretrained_file("tokenizer.json"))
     write_manifest(model, Manifest("fetch_model", "", {}, {}, {}))
     command = [str(SCRIPTS / "prepare_data.py"), "--raw", str(raw), "--tokenizer", str(model), "--threads", "2"]
     command += ["--output", str(output / "made/manifest.json"), *settings_words(output / "made", "prepare_data", {"data": data.as_json})]
     os.execv(sys.executable, [sys.executable, *command])
 
 
-def datasets_map(file: Path, output: Path, tokenizer: Path) -> None:
+def datasets_map(file: Path, output: Path) -> None:
     from datasets import load_dataset
     from transformers import PreTrainedTokenizerFast
 
-    fast = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer))
+    fast = PreTrainedTokenizerFast(tokenizer_file=str(pretrained_file("tokenizer.json")))
     rows = load_dataset("json", data_files=str(file), split="train", cache_dir=str(output / "cache"))
     made = rows.map(lambda some: fast(some["text"], truncation=True, max_length=MAX_LENGTH), batched=True, num_proc=2)
     made.save_to_disk(str(output / "made"), num_proc=1)
 
 
-def bare(file: Path, output: Path, tokenizer: Path) -> None:
-    """The seconds within encode_batch alone."""
+def bare(file: Path, _: Path) -> None:
+    """Prints the seconds within encode_batch alone."""
     from tokenizers import Tokenizer
 
-    fast = Tokenizer.from_file(str(tokenizer))
+    fast = Tokenizer.from_file(str(pretrained_file("tokenizer.json")))
     fast.no_padding()
     fast.enable_truncation(MAX_LENGTH)
     seconds = 0.0
@@ -121,43 +115,30 @@ def bare(file: Path, output: Path, tokenizer: Path) -> None:
             started = time.perf_counter()
             fast.encode_batch(texts)
             seconds += time.perf_counter() - started
-    (output / "seconds").write_text(str(seconds))
+    print(seconds)
 
 
 CONTENDERS = {"ours": ours, "datasets.map": datasets_map, "tokenizer": bare}
 
 
-def run(name: str, file: Path, folder: Path, tokenizer: Path) -> dict[str, float]:
-    """Seconds of the clock and of all CPUs, and the most memory of one of its processes in MB."""
-    environment = os.environ | {"RAYON_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+def prepared(name: str, file: Path, folder: Path) -> Spent:
+    environment = {"RAYON_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     environment |= {"TOKENIZERS_PARALLELISM": "false" if name == "datasets.map" else "true"}  # its two processes are its parallelism
     with tempfile.TemporaryDirectory(dir=folder) as output:
-        command = [sys.executable, __file__, "--contender", name, "--file", str(file), "--folder", output, "--tokenizer", str(tokenizer)]
-        started = time.perf_counter()
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        errors = process.stderr.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        if status:
-            raise SystemExit(f"{name} failed:\n{errors[-4000:]}")
-        seconds = time.perf_counter() - started
-        within = Path(output) / "seconds"
-        seconds = float(within.read_text()) if within.exists() else seconds
-    return {"seconds": seconds, "CPU seconds": usage.ru_utime + usage.ru_stime, "memory": usage.ru_maxrss / 1024}
+        spent = run([sys.executable, __file__, "--contender", name, "--file", file, "--folder", output], environment)
+    return replace(spent, seconds=float(spent.output)) if name == "tokenizer" else spent
 
 
-def compared(file: Path, folder: Path, tokenizer: Path, rounds: int) -> dict[str, Any]:
-    runs = []
-    for number in range(rounds):
-        names = list(CONTENDERS) if number % 2 == 0 else [*reversed(CONTENDERS)]
-        runs.append({name: run(name, file, folder, tokenizer) for name in names})
-        print({name: round(found["seconds"], 1) for name, found in runs[-1].items()}, file=sys.stderr, flush=True)
-    found: dict[str, Any] = {f"{name}, s": round(statistics.median(r[name]["seconds"] for r in runs), 1) for name in CONTENDERS}
-    found["ours, MB"] = round(statistics.median(r["ours"]["memory"] for r in runs))
-    of_map = statistics.median(r["ours"]["seconds"] / r["datasets.map"]["seconds"] for r in runs)
-    cpu_of_map = statistics.median(r["ours"]["CPU seconds"] / r["datasets.map"]["CPU seconds"] for r in runs)
-    of_bare = statistics.median(r["tokenizer"]["seconds"] / r["ours"]["seconds"] for r in runs)
-    found |= {"of the time of datasets.map": round(of_map, 3), "of the CPU time of datasets.map": round(cpu_of_map, 3)}
-    return found | {"of the speed of the bare tokenizer": round(of_bare, 3)}
+def compared(file: Path, folder: Path, rounds: int) -> dict[str, Any]:
+    spent = side_by_side({name: partial(prepared, name, file, folder) for name in CONTENDERS}, rounds)
+    of_map = ratios(spent["ours"], spent["datasets.map"])
+    return {f"{name}, s": round(statistics.median(each.seconds for each in found), 1) for name, found in spent.items()} | {
+        "ours, MB": round(statistics.median(each.megabytes for each in spent["ours"])),
+        "of the time of datasets.map": of_map["ratio"],
+        "of the CPU time of datasets.map": of_map["ratio of CPU time"],
+        "of the speed of the bare tokenizer": ratios(spent["tokenizer"], spent["ours"])["ratio"],
+        "rounds": rounds,
+    }
 
 
 def main() -> None:
@@ -166,32 +147,25 @@ def main() -> None:
     parser.add_argument("--long-megabytes", type=float, default=200, help="megabytes of long texts; 0: none (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=1, help="turns of each of the two (default: %(default)s)")
     parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)  # in the process of one
-    for name in ("--file", "--folder", "--tokenizer"):
+    for name in ("--file", "--folder"):
         parser.add_argument(name, type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.contender:
-        CONTENDERS[args.contender](args.file, args.folder, args.tokenizer)
-        return
-    (tokenizer,) = (file for file in source_files(Source(**DEFAULT["tokenizer"] | {"sha256": {}})) if file.name == "tokenizer.json")
-    found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "cores": os.cpu_count(), "rounds": args.rounds}
+        return CONTENDERS[args.contender](args.file, args.folder)
+    found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="preparing-") as name:
         folder = Path(name)
         if args.short:
             few, many = folder / "few.jsonl", folder / "many.jsonl"
             write_texts(few, islice(shuffled(sentences()), args.short // 10))
             write_texts(many, islice(shuffled(sentences()), args.short))
-            few_mb = run("ours", few, folder, tokenizer)["memory"]
-            short = compared(many, folder, tokenizer, args.rounds)
+            few_mb = prepared("ours", few, folder).megabytes
+            short = compared(many, folder, args.rounds)
             found[f"{args.short} short texts"] = short | {"memory of 1/10 of the texts": round(short["ours, MB"] / few_mb, 3)}
         if args.long_megabytes:
             file = folder / "long.jsonl"
             count = write_texts(file, so_many_bytes(shuffled(real_texts("imdb")), args.long_megabytes))
-            found[f"{args.long_megabytes:g} MB of long texts"] = {"texts": count} | compared(file, folder, tokenizer, args.rounds)
-    for title, figures in found.items():
-        if isinstance(figures, dict):
-            print(title)
-            for what, value in figures.items():
-                print(f"  {what:40}{value:>10}" + (f"   goal {GOALS[what]}" if what in GOALS else ""))
+            found[f"{args.long_megabytes:g} MB of long texts"] = {"texts": count} | compared(file, folder, args.rounds)
     add_figures(args.output, found)
 
 

@@ -5,7 +5,6 @@ follower. On the SLURM of this environment, or, where there is none, on a cluste
 `make test-slurm` needs.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -16,19 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import psutil
-from harness import command_line, write_figures
-
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "workflow/scripts")]
-
-from pipeline.workspace import configuration, make_workspace, snakemake  # noqa: E402
-from slurm import lab  # noqa: E402
-from slurm.conftest import SIZE, why_not  # noqa: E402
+from harness import REPOSITORY, command_line, write_figures
+from pipeline.workspace import configuration, make_workspace, snakemake
+from slurm import lab
+from slurm.conftest import SIZE, why_not
 
 PROGRAMS = ("squeue", "scontrol", "sinfo", "sacct", "sbatch", "scancel")
 SECONDS_BETWEEN_SAMPLES = 5
@@ -146,8 +140,6 @@ def main() -> None:
             workflow.send_signal(signal.SIGINT)
             workflow.wait(600)
     shutil.rmtree(folder)
-    found["date"] = str(date.today())
-    print(json.dumps(found, indent=2))
     write_figures(args.output, found)
 
 

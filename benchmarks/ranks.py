@@ -11,7 +11,6 @@ import re
 import shutil
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import command_line, write_figures
+from harness import SCRIPTS, command_line, run, torchrun, write_figures
 
 opened = 0  # files, by imports alone
 
@@ -32,9 +31,6 @@ def count_opened(event: str, _: tuple) -> None:
 
 if __name__ == "__main__" and "--fresh" in sys.argv:
     sys.addaudithook(count_opened)
-
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -159,10 +155,7 @@ def write(path: Path, found: dict[str, float]) -> None:
 def fresh(ranks: int) -> dict[str, float]:
     """Started by torchrun: what each must import before it can connect."""
     with tempfile.TemporaryDirectory() as folder:
-        start = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(ranks)]
-        clock = time.perf_counter()
-        subprocess.run([*start, __file__, "--fresh", folder], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-        seconds = time.perf_counter() - clock
+        seconds = run([*torchrun(ranks), __file__, "--fresh", folder], {"OMP_NUM_THREADS": "1"}).seconds
         found = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]
     figures = {key: round(statistics.median(each[key] for each in found), 3) for key in found[0]}
     return figures | {"open files, agent": max(each["open files, agent"] for each in found), "start to end, s": round(seconds, 1)}
@@ -174,7 +167,7 @@ def file_calls() -> int | None:
         return None
     with tempfile.NamedTemporaryFile() as file:
         start = ["strace", "-f", "-c", "-o", file.name, "-e", "trace=%file", sys.executable, "-c"]
-        subprocess.run([*start, f"import sys; sys.path.insert(0, {str(REPOSITORY / 'workflow/scripts')!r}); {IMPORTS}"], check=True)
+        run([*start, IMPORTS], {"PYTHONPATH": str(SCRIPTS)})
         return int(re.findall(r"^100\.00 +\S+ +\d+ +(\d+)", Path(file.name).read_text(), re.MULTILINE)[0])
 
 
@@ -213,7 +206,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "cores": os.cpu_count(), "ranks": args.ranks}
+    found: dict[str, Any] = {"cores": os.cpu_count(), "ranks": args.ranks}
     for name in STRATEGIES:
         for lazy in (False, True):
             figures = {ranks: forked(name, ranks, lazy) for ranks in args.ranks}
@@ -222,7 +215,6 @@ def main() -> None:
             }
     found["fresh"] = {ranks: fresh(ranks) for ranks in args.fresh_ranks}
     found["file system calls of imports"] = file_calls()
-    print(json.dumps(found, indent=2))
     write_figures(args.output, found)
 
 

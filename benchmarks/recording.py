@@ -18,18 +18,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from harness import Stopwatch, command_line, write_figures
+import torch
+import training_loop
+from harness import REPOSITORY, Stopwatch, command_line, write_figures
+from torch import nn
+from training_loop import Rows, trainer_of
+from workspace import make_workspace
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY / "tests/unit"), str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmarks")]
-
-import torch  # noqa: E402
-import training_loop  # noqa: E402
-from torch import nn  # noqa: E402
-from training_loop import Rows, trainer_of  # noqa: E402
-from workspace import make_workspace  # noqa: E402
-
-from snaketrain.config.schema import Train  # noqa: E402
+from snaketrain.config.schema import Train
 
 WIDTH, BATCH = 512, 64  # about 5 ms on one thread
 FOLLOW = REPOSITORY / "workflow/scripts/tools/follow_runs.py"
@@ -89,7 +85,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="steps of each turn (default: %(default)s)")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict[str, object] = {"date": time.strftime("%Y-%m-%d"), "turns": args.turns}
+    found: dict[str, object] = {"turns": args.turns}
     with tempfile.TemporaryDirectory(prefix="recording-") as folder, contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
         results = make_workspace(Path(folder), {"first": {"ends": "nothing"}})
         training, steps = steps_of(results, 2 * args.steps * (4 * args.turns + 1))

@@ -7,29 +7,20 @@ builds the same model. Goal: less than a second more, at any step.
 
 import ast
 import json
-import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-from harness import command_line, write_figures
+from harness import SCRIPTS, command_line, judge, run, training, write_figures
+from pipeline.workspace import configuration, prepared
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-SCRIPTS = REPOSITORY / "workflow/scripts"
-sys.path[:0] = [str(REPOSITORY / "tests"), str(SCRIPTS)]
-
-from pipeline.workspace import configuration, prepared  # noqa: E402
-
-from snaketrain.config.schema import Model, Train  # noqa: E402
-from snaketrain.runtime.journal import read_events  # noqa: E402
-from snaketrain.runtime.manifests import file_digest, read_manifest, write_json  # noqa: E402
-from snaketrain.runtime.stages import settings_words  # noqa: E402
-from snaketrain.training.plan import folder_name  # noqa: E402
+from snaketrain.config.schema import Model, Train
+from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.manifests import file_digest, read_manifest, write_json
+from snaketrain.training.plan import folder_name
 
 FEW, LOG_EVERY, GOAL_SECONDS = 10, 10, 1.0
 MODEL = Model(**configuration()["model"])
@@ -37,6 +28,7 @@ BARE = """
 import time
 from snaketrain.runtime.provenance import seconds_alive
 {imports}
+from snaketrain.training.building import build
 from torch.utils.tensorboard import SummaryWriter
 import torch._dynamo  # the first step of an optimizer imports it
 task = make_task(Train())
@@ -46,13 +38,8 @@ print(seconds_alive())
 
 
 def train(data: Path, folder: Path, steps: int) -> None:
-    settings = {"train": Train(batch_size=16, steps=steps, schedule={"use": "constant"}, warmup=0, evaluate_every=10**9).as_json}
-    command = [sys.executable, str(SCRIPTS / "train_model.py"), "--run-name", "resumed", "--data", str(data), "--device", "cpu"]
-    command += ["--output", str(folder / "manifest.json"), "--log-every", "1"]
-    command += settings_words(folder, "train_model", settings | {"model": MODEL.as_json})
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr[-4000:])
+    of_train = Train(batch_size=16, steps=steps, schedule={"use": "constant"}, warmup=0, evaluate_every=10**9)
+    run([sys.executable, *training(folder, data, of_train, MODEL, "--log-every", 1)])
 
 
 def went_far(folder: Path, steps: int) -> None:
@@ -88,10 +75,7 @@ def bare(data: Path) -> float:
     tree = ast.parse((SCRIPTS / "train_model.py").read_text())
     imports = "\n".join(ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
     code = BARE.format(imports=imports, model=MODEL.model_dump(), facts=read_manifest(data).facts)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(SCRIPTS)})
-    if done.returncode:
-        raise SystemExit(done.stderr[-4000:])
-    return float(done.stdout)
+    return float(run([sys.executable, "-c", code], {"PYTHONPATH": str(SCRIPTS)}).output)
 
 
 def main() -> None:
@@ -99,7 +83,7 @@ def main() -> None:
     parser.add_argument("--far", type=int, default=1_000_000, help="step from which the longer training resumes (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=5, help="turns of each of the two (default: %(default)s)")
     args = parser.parse_args()
-    runs: list[dict[str, float]] = []
+    turns: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="resuming-") as name:
         folder = Path(name)
         data = prepared(folder / "workspace")
@@ -108,15 +92,14 @@ def main() -> None:
         went_far(folder / "far", args.far)
         for _ in range(args.turns):
             steps = {"few": FEW, "far": args.far}
-            runs.append({"bare": bare(data)} | {which: resumed(data, folder / which, step) for which, step in steps.items()})
-            print({which: round(seconds, 2) for which, seconds in runs[-1].items()}, file=sys.stderr, flush=True)
-    found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "turns": args.turns, "far": args.far}
-    found |= {f"{which}, s": round(statistics.median(run[which] for run in runs), 2) for which in ("bare", "few", "far")}
+            turns.append({"bare": bare(data)} | {which: resumed(data, folder / which, step) for which, step in steps.items()})
+            print({which: round(seconds, 2) for which, seconds in turns[-1].items()}, file=sys.stderr, flush=True)
+    found: dict[str, Any] = {"turns": args.turns, "far": args.far}
+    found |= {f"{which}, s": round(statistics.median(each[which] for each in turns), 2) for which in ("bare", "few", "far")}
     for which in ("few", "far"):
-        found[f"{which} beyond bare, s"] = round(statistics.median(run[which] - run["bare"] for run in runs), 2)
-    print(json.dumps(found, indent=2))
-    print(f"goal {GOAL_SECONDS:g} s: {'met' if found['far beyond bare, s'] <= GOAL_SECONDS else 'missed'}")
+        found[f"{which} beyond bare, s"] = round(statistics.median(each[which] - each["bare"] for each in turns), 2)
     write_figures(args.output, found)
+    judge({f"goal {GOAL_SECONDS:g} s": found["far beyond bare, s"] <= GOAL_SECONDS})
 
 
 if __name__ == "__main__":

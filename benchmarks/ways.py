@@ -2,70 +2,55 @@
 
     processes   two processes of one thread each, against one of two threads; goal: at least 0.95 of its throughput
     bf16        half precision against fp32; faster on CPUs that support it (`avx512_bf16` or `amx_bf16` in /proc/cpuinfo)
-    compile     torch.compile of each block, against none
 
 The default configuration's pretrained model and sentences, in turns, each training in the processes that the workflow would start.
 The throughput is that of whole trainings by their journals: examples of all processes, over the time of the steps, without start, evaluation
 and saving; the median of the stretches between two lines of the journal, without the first, which warms up.
 """
 
-import json
+import copy
 import os
 import shlex
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
-import yaml
-from harness import add_figures, command_line
+from harness import CONFIGURATION, REPOSITORY, add_figures, command_line, in_turns, project, ratio, run, snakemake
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-SCRIPTS = REPOSITORY / "workflow/scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-from snaketrain.cli import commands  # noqa: E402
-from snaketrain.orchestration import launching  # noqa: E402
-from snaketrain.orchestration.pipeline import Pipeline  # noqa: E402
-from snaketrain.runtime.journal import all_events  # noqa: E402
+from snaketrain.orchestration import launching
+from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.rule_values import training_options
+from snaketrain.runtime.journal import all_events
 
 ONE_PROCESS = {"compute": {"processes": 1, "threads": 2}}
 PAIRS = {
     "processes": {"two": {"compute": {"processes": 2, "threads": 2}}, "one": ONE_PROCESS},
     "bf16": {"bf16": ONE_PROCESS | {"train.precision": "bf16"}, "fp32": ONE_PROCESS | {"train.precision": "fp32"}},
-    "compile": {"compiled": ONE_PROCESS | {"train.compile": True}, "as it is": ONE_PROCESS},
 }
 
 
 def prepared(folder: Path, pair: str, steps: int, batch_size: int) -> Pipeline:
     """The data and the model; a run for each way."""
-    config = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    config = copy.deepcopy(CONFIGURATION)
     config["train"] |= {"steps": steps, "evaluate_every": steps, "batch_size": batch_size}
     config["train"].pop("epochs"), config["train"].pop("evaluations_per_epoch", None)
     config["runs"] = {name.replace(" ", "-"): settings for name, settings in PAIRS[pair].items()}
-    (folder / "config").mkdir()
-    (folder / "config/config.yaml").write_text(yaml.safe_dump(config))
-    os.chdir(folder)
+    os.chdir(project(folder, config))
     pipeline = Pipeline(config)
-    command = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "--cores", "2", "--show-failed-logs"]
     made = {pipeline.data(run) for run in pipeline.runs} | {weights for run in pipeline.runs for weights in pipeline.weights(run)}
-    subprocess.run([*map(str, command), *sorted(made)], check=True, stdout=sys.stderr)
+    run(snakemake(folder, "--cores", 2, "--show-failed-logs", *sorted(made)))
     return pipeline
 
 
-def trained(pipeline: Pipeline, run: str, number: int) -> tuple[float, float]:
+def trained(pipeline: Pipeline, name: str, number: int) -> tuple[float, float]:
     """Examples a second, and the loss on the development set at the end."""
-    folder = Path(f"turns/{number}/{run}/training")
-    settings, compute = pipeline.stages["train_model"].settings_file(run), pipeline.stages["train_model"].compute(run)
-    words = ["--run-name", run, "--output", f"{folder}/manifest.json", "--settings", settings, "--data", pipeline.data(run)]
-    words += ["--model", *pipeline.weights(run)]
-    script, options = REPOSITORY / "workflow/scripts/train_model.py", commands.training_options(pipeline.runs[run])
+    folder = Path(f"turns/{number}/{name}/training")
+    settings, compute = pipeline.stages["train_model"].settings_file(name), pipeline.stages["train_model"].compute(name)
+    words = ["--run-name", name, "--output", f"{folder}/manifest.json", "--settings", settings, "--data", pipeline.data(name)]
+    words += ["--model", *pipeline.weights(name)]
+    script, options = REPOSITORY / "workflow/scripts/train_model.py", training_options(pipeline.runs[name])
     command = f"{launching.launch(compute, in_slurm_job=False)} {shlex.join([str(script), *words])} {options}"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"the training {run} failed:\n{done.stderr[-4000:]}")
+    run(["bash", "-c", command])
     events = list(all_events(folder / "journal.jsonl"))
     speeds = [event["metrics"]["examples_per_second"] for event in events if event["event"] == "train"][1:]
     return statistics.median(speeds), [event for event in events if event["event"] == "eval"][-1]["metrics"]["loss"]
@@ -82,21 +67,12 @@ def main() -> None:
     losses: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="ways-") as folder:
         pipeline = prepared(Path(folder), args.pair, args.steps, args.batch_size)
-        for number in range(args.turns):
-            for name in speeds if number % 2 else reversed(speeds):
-                speed, losses[name] = trained(pipeline, name.replace(" ", "-"), number)
-                speeds[name].append(round(speed, 2))
-                print(f"{name}: {speed:.1f} examples a second, dev loss {losses[name]:.4f}", flush=True)
+        for number, name in in_turns(list(speeds), args.turns):
+            speed, losses[name] = trained(pipeline, name.replace(" ", "-"), number)
+            speeds[name].append(round(speed, 2))
+            print(f"{name}: {speed:.1f} examples a second, dev loss {losses[name]:.4f}", flush=True)
         os.chdir(REPOSITORY)
-    ratio = statistics.median(this / that for this, that in zip(*speeds.values(), strict=True))
-    results = {
-        "date": time.strftime("%Y-%m-%d"),
-        "steps": args.steps,
-        "examples a second": speeds,
-        "dev loss": losses,
-        "ratio": round(ratio, 3),
-    }
-    print(json.dumps(results, indent=2))
+    results = {"steps": args.steps, "examples a second": speeds, "dev loss": losses, "ratio": ratio(*speeds.values())}
     add_figures(args.output, {f"{args.pair}, batches of {args.batch_size}": results})
 
 

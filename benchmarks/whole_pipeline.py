@@ -6,44 +6,34 @@ at ten times its length (`--times 10`: as many epochs).
 """
 
 import argparse
-import json
+import copy
 import os
 import runpy
 import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
-from harness import add_figures, command_line
+from harness import CONFIGURATION, Spent, add_figures, command_line, project, ratio, run, side_by_side, snakemake
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-SCRIPTS = REPOSITORY / "workflow/scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-from snaketrain.cli import commands  # noqa: E402
-from snaketrain.orchestration.pipeline import Pipeline  # noqa: E402
+from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.rule_values import training_options
 
 
 def configuration(folder: Path, times: float) -> Path:
-    config = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    config = copy.deepcopy(CONFIGURATION)
     config["train"]["epochs"] *= times
     config["runs"]["from_scratch"]["train.epochs"] *= times
-    (folder / "config").mkdir(parents=True)
-    (folder / "config/config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    return folder
+    return project(folder, config)
 
 
-def workflow(folder: Path) -> list[str]:
-    return [sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile"), "--directory", str(folder), "--cores", "2"]
-
-
-def one_script(folder: Path) -> list[str]:
-    return [sys.executable, __file__, "--stages-in", str(folder)]
+def one_script(folder: Path) -> list[object]:
+    return [sys.executable, __file__, "--stages-in", folder]
 
 
 def run_stages(folder: Path) -> None:
@@ -60,16 +50,16 @@ def run_stages(folder: Path) -> None:
             "threads": 2,
         }
         stage(pipeline, "prepare_data", name, f"results/data/{name}", **given)
-    for run in pipeline.runs:
-        home = f"results/runs/{run}"
-        data = {"data": pipeline.data(run)}
-        trained, named = {"training": f"{home}/training/manifest.json", **data}, {"run-name": run}
-        model = {"model": pipeline.weights(run)}
-        of_compute = commands.training_options(pipeline.runs[run])
-        stage(pipeline, "train_model", run, f"{home}/training", of_compute, **data, **model, **named)
-        stage(pipeline, "select_checkpoint", run, f"{home}/selection", **trained)
+    for name in pipeline.runs:
+        home = f"results/runs/{name}"
+        data = {"data": pipeline.data(name)}
+        trained, named = {"training": f"{home}/training/manifest.json", **data}, {"run-name": name}
+        model = {"model": pipeline.weights(name)}
+        of_compute = training_options(pipeline.runs[name])
+        stage(pipeline, "train_model", name, f"{home}/training", of_compute, **data, **model, **named)
+        stage(pipeline, "select_checkpoint", name, f"{home}/selection", **trained)
         chosen = {"selection": f"{home}/selection/manifest.json"}
-        stage(pipeline, "evaluate_model", run, f"{home}/evaluation", **chosen, **trained, **model, **named)
+        stage(pipeline, "evaluate_model", name, f"{home}/evaluation", **chosen, **trained, **model, **named)
     stage(pipeline, "compare_runs", "", "results/comparison", **{"runs-root": "results/runs", "runs": list(pipeline.runs)})
 
 
@@ -85,19 +75,6 @@ def stage(pipeline: Pipeline, rule: str, name: str, folder: str, options: str = 
             raise
 
 
-def seconds(command: list[str], log: Path) -> tuple[float, float]:
-    """By the clock, and of the processors."""
-    environment = os.environ | {"OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
-    started, before = time.perf_counter(), os.times()
-    with open(log, "w", encoding="utf-8") as output:
-        code = subprocess.run(command, stdout=output, stderr=output, env=environment).returncode
-    if code:
-        raise SystemExit(f"{shlex.join(command)} failed:\n{log.read_text(encoding='utf-8')[-4000:]}")
-    after = os.times()
-    spent = after.children_user + after.children_system - before.children_user - before.children_system
-    return time.perf_counter() - started, spent
-
-
 def main() -> None:
     parser = command_line("whole_pipeline", __doc__)
     parser.add_argument(
@@ -108,24 +85,19 @@ def main() -> None:
     args = parser.parse_args()
     if args.stages_in:
         return run_stages(args.stages_in)
-    ours, theirs = [], []
+    environment = {"OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
     with tempfile.TemporaryDirectory(prefix="whole-") as folder:
-        for number in range(args.rounds):
-            sides = [(ours, workflow), (theirs, one_script)]
-            for times, command in sides if number % 2 else sides[::-1]:
-                place = configuration(Path(folder) / f"{command.__name__}-{number}", args.times)
-                times.append(seconds(command(place), place / "log.txt"))
-                print(f"{command.__name__}: {times[-1][0]:.1f} s, CPU {times[-1][1]:.1f} s", flush=True)
-    found = {"date": time.strftime("%Y-%m-%d"), "rounds": args.rounds}
-    for number, kind in enumerate(("s", "CPU s")):
-        mine, others = ([pair[number] for pair in pairs] for pairs in (ours, theirs))
-        found |= {
-            f"workflow, {kind}": round(statistics.median(mine), 1),
-            f"one script, {kind}": round(statistics.median(others), 1),
-            f"more, {kind}": round(statistics.median(a - b for a, b in zip(mine, others, strict=True)), 1),
-            f"ratio of {kind}": round(statistics.median(a / b for a, b in zip(mine, others, strict=True)), 3),
-        }
-    print(json.dumps(found, indent=2))
+
+        def whole(command: Callable[[Path], list[object]]) -> Spent:
+            return run(command(configuration(Path(tempfile.mkdtemp(dir=folder)), args.times)), environment)
+
+        spent = side_by_side({"workflow": partial(whole, snakemake), "one script": partial(whole, one_script)}, args.rounds)
+    found: dict[str, object] = {"rounds": args.rounds}
+    for kind, clock in {"s": "seconds", "CPU s": "cpu_seconds"}.items():
+        each = {name: [getattr(one, clock) for one in of] for name, of in spent.items()}
+        found |= {f"{name}, {kind}": round(statistics.median(seconds), 1) for name, seconds in each.items()}
+        found[f"more, {kind}"] = round(statistics.median(a - b for a, b in zip(*each.values(), strict=True)), 1)
+        found[f"ratio of {kind}"] = ratio(*each.values())
     add_figures(args.output, {f"{args.times:g} times the epochs": found})
 
 

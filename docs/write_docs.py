@@ -129,13 +129,24 @@ def with_figures(page: Path) -> str:
     }
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
     environment.filters |= {
-        "figure": lambda value, digits=2: f"{value:.{digits}f}",
+        "figure": figure,
         "scientific": lambda value: f"{value:.1e}",
         "gib": lambda value: f"{value / 2**30:.1f}",
+        "when": when,
         "listed": lambda values: ", ".join(f"{value:.1f}" for value in values),
     }
     template = environment.from_string(page.with_suffix(".md.jinja").read_text(encoding="utf-8"))
     return template.render(results=results, **strategies(results["strategies"]))
+
+
+def when(found: dict[str, Any], file: dict[str, Any] | None = None, between: str = " | ") -> str:
+    """The date and the load of a table of figures, or else of the file that it is in."""
+    about = (file or {}) | found
+    return f"{about['date']}{between}{figure(about['load'], 1) if 'load' in about else 'not recorded'}"
+
+
+def figure(value: float, digits: int = 2) -> str:
+    return f"{value:.{digits}f}"
 
 
 def strategies(found: dict[str, Any]) -> dict[str, float]:
