@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import LOAD, Spent, add_figures, command_line, ratios, run, side_by_side, snakemake, timed
+from harness import LOAD, Spent, add_figures, command_line, ratios, timed
+from overhead import beside, dry_runs, nothing_to_do
 from packing import write_texts
-from pipeline import workspace
 from preparing import prepared, sentences, shuffled
 from preparing import write_texts as write_file
 from torch import nn
@@ -43,13 +43,8 @@ AT_LEAST = 0.03  # what a change must cost to be noticed
 RECORDED = 3  # times
 BATCH, SHORT, VOCABULARY = 32, 20, 30_000  # examples; the median of their tokens
 BLOCKS = 7  # of the tiny model: a plain step takes about a millisecond
-ONE_RULE = 'rule all:\n    output:\n        "done.txt",\n    shell:\n        "touch {output}"\n'
 
 Ratios = dict[str, float]
-
-
-def beside(ours: Callable[[], Spent], reference: Callable[[], Spent], turns: int) -> Ratios:
-    return ratios(*side_by_side({"ours": ours, "reference": reference}, turns, warm_up=1).values())
 
 
 # --- in this process
@@ -82,7 +77,7 @@ def reading(folder: Path) -> Ratios:
     def all_by(read: Callable[[np.ndarray], Any]) -> Spent:
         return timed(lambda: [read(ids) for ids in batches])
 
-    return beside(partial(all_by, examples.batch), partial(all_by, by_hand), turns=20)
+    return ratios(*beside(partial(all_by, examples.batch), partial(all_by, by_hand), turns=20))
 
 
 def evaluation(folder: Path) -> Ratios:
@@ -93,9 +88,10 @@ def evaluation(folder: Path) -> Ratios:
     facts = {"label_kind": "class", "label_names": ["negative", "positive"], "vocab_size": VOCABULARY, "pad_token_id": 0}
     task.build({"use": "transformers.BertForSequenceClassification", "arguments": {}}, None, facts)
     state = TrainState(task, Single("cpu", "fp32"), {"model": model}, {}, None)
-    return beside(
-        lambda: timed(lambda: evaluate(state, examples, BATCH)), lambda: timed(lambda: evaluate_by_hand(model, examples)), turns=12
+    ours, by_hand = (
+        partial(timed, work) for work in (partial(evaluate, state, examples, BATCH), partial(evaluate_by_hand, model, examples))
     )
+    return ratios(*beside(ours, by_hand, turns=12))
 
 
 @torch.no_grad()
@@ -118,30 +114,7 @@ def preparing(folder: Path) -> Ratios:
     """Short texts, against the bare tokenizer; the start of the process is a part of ours."""
     file = folder / "texts.jsonl"
     write_file(file, itertools.islice(shuffled(sentences()), 50_000))
-    return beside(*(partial(prepared, name, file, folder) for name in ("ours", "tokenizer")), turns=2)
-
-
-def nothing_to_do(folder: Path) -> Ratios:
-    """`snakemake`, against a Snakefile of one rule."""
-    ours = workspace.make_workspace(folder / "finished", runs={"small": {}})
-    workspace.snakemake(ours)
-    if "Nothing to be done" not in (again := workspace.snakemake(ours).stderr):
-        raise SystemExit(f"There is something to be done, so that this would measure something else:\n{again[-4000:]}")
-    return beside_one_rule(folder, lambda: run(snakemake(ours)), turns=4)
-
-
-def dry_run(folder: Path) -> Ratios:
-    """Of 200 runs, against a Snakefile of one rule."""
-    sweep = {"rate": {"train.learning_rate": [number / 1e5 for number in range(1, 21)], "train.seed": list(range(10))}}
-    ours = workspace.make_workspace(folder / "sweep", runs={}, sweeps=sweep)
-    return beside_one_rule(folder, lambda: run(snakemake(ours, "--cores", 2, "--dry-run")), turns=3)
-
-
-def beside_one_rule(folder: Path, ours: Callable[[], Spent], turns: int) -> Ratios:
-    plain = folder / "plain"
-    plain.mkdir(exist_ok=True)
-    (plain / "Snakefile").write_text(ONE_RULE)
-    return beside(ours, lambda: run(snakemake(plain, snakefile=plain / "Snakefile")), turns)  # the first turn makes what the rule makes
+    return ratios(*beside(*(partial(prepared, name, file, folder) for name in ("ours", "tokenizer")), turns=2))
 
 
 PARTS: dict[str, Callable[[Path], Ratios]] = {
@@ -150,8 +123,8 @@ PARTS: dict[str, Callable[[Path], Ratios]] = {
     "reading batches, against a loop over arrays": reading,
     "evaluation, against a plain loop": evaluation,
     "prepare_data, against the bare tokenizer": preparing,
-    "nothing to do, against a Snakefile of one rule": nothing_to_do,
-    "a dry run of 200 runs, against one rule": dry_run,
+    "nothing to do, against a Snakefile of one rule": lambda folder: ratios(*nothing_to_do(folder, turns=4)),
+    "a dry run of 200 runs, against the same jobs": lambda folder: ratios(*dry_runs(folder, 200, turns=2)),
 }
 
 

@@ -2,7 +2,8 @@
 
 Both run the default configuration in a folder of their own, by turns. What the workflow adds is what Snakemake, the start of each
 stage in a process of its own, and the follower beside it cost. Goals: at most 25 seconds at the size of the demo, at most 1.05 times
-at ten times its length (`--times 10`: as many epochs).
+at ten times its length (`--times 10`: as many epochs). With `--tiny` there are next to no steps: what is left is what a start costs, at
+most 1.5 times that of the script, and 12 CPU seconds.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from typing import Any
 
 import yaml
 from harness import CONFIGURATION, Spent, add_figures, command_line, project, ratio, run, side_by_side, snakemake
+from pipeline import workspace
 
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.rule_values import training_options
@@ -30,6 +32,11 @@ def configuration(folder: Path, times: float) -> Path:
     config["train"]["epochs"] *= times
     config["runs"]["from_scratch"]["train.epochs"] *= times
     return project(folder, config)
+
+
+def tiny(folder: Path) -> Path:
+    """One run of a BERT with one layer, on 240 sentences of a few words."""
+    return workspace.make_workspace(folder, runs={"small": {}})
 
 
 def one_script(folder: Path) -> list[object]:
@@ -80,6 +87,9 @@ def main() -> None:
     parser.add_argument(
         "--times", type=float, default=1, help="as many epochs as by default (%(default)s); what is added hardly depends on it"
     )
+    parser.add_argument(
+        "--tiny", action="store_true", help="a run of a tiny model on a few sentences, instead of the default configuration"
+    )
     parser.add_argument("--rounds", type=int, default=1, help="turns of each of the two (default: %(default)s)")
     parser.add_argument("--stages-in", type=Path, help=argparse.SUPPRESS)  # the one script, in a process of its own
     args = parser.parse_args()
@@ -89,7 +99,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="whole-") as folder:
 
         def whole(command: Callable[[Path], list[object]]) -> Spent:
-            return run(command(configuration(Path(tempfile.mkdtemp(dir=folder)), args.times)), environment)
+            place = Path(tempfile.mkdtemp(dir=folder))
+            return run(command(tiny(place) if args.tiny else configuration(place, args.times)), environment)
 
         spent = side_by_side({"workflow": partial(whole, snakemake), "one script": partial(whole, one_script)}, args.rounds)
     found: dict[str, object] = {"rounds": args.rounds}
@@ -98,7 +109,7 @@ def main() -> None:
         found |= {f"{name}, {kind}": round(statistics.median(seconds), 1) for name, seconds in each.items()}
         found[f"more, {kind}"] = round(statistics.median(a - b for a, b in zip(*each.values(), strict=True)), 1)
         found[f"ratio of {kind}"] = ratio(*each.values())
-    add_figures(args.output, {f"{args.times:g} times the epochs": found})
+    add_figures(args.output, {"a tiny run" if args.tiny else f"{args.times:g} times the epochs": found})
 
 
 if __name__ == "__main__":

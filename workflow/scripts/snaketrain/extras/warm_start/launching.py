@@ -1,6 +1,8 @@
 """The server's start, before the first job on this machine that trains or evaluates, and the words through which a stage's Python is started."""
 
+import atexit
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from snaketrain.orchestration.launching import has_gpus, own_variables
 
 SWITCH = "SNAKETRAIN_WARM_START"  # `0`: each stage imports its packages itself
 SERVER, CLIENT = (Path(__file__).with_name(f"{name}.py") for name in ("server", "client"))
+SECONDS_TO_END = 2.0
 servers: list["Server"] = []  # of this process
 
 
@@ -49,4 +52,17 @@ def start() -> Server:
         listening.listen(64)
         number = listening.fileno()
         command = [sys.executable, str(SERVER), str(number)]
-        return Server(address, subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[number], start_new_session=True))
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[number], start_new_session=True)
+    server = Server(address, process)
+    atexit.register(stop, server)
+    return server
+
+
+def stop(server: Server) -> None:
+    """And have its CPU time, and that of the stages, counted as that of snakemake."""
+    try:
+        server.process.communicate(timeout=SECONDS_TO_END)
+    except subprocess.TimeoutExpired:  # it still imports
+        server.process.kill()
+        server.process.wait()
+    shutil.rmtree(Path(server.address).parent, ignore_errors=True)

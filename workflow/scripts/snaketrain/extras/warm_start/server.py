@@ -3,6 +3,7 @@
 Only packages: each process imports the project's code itself, which may change while a workflow runs.
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -17,10 +18,7 @@ from pathlib import Path
 
 MAY_DIFFER = {"PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEMPDIR"}  # no package has read them
 THREADS = "_THREADS"  # Snakemake sets variables of several libraries; torch is told once more
-
 IMPORTED_WITH = dict(os.environ)
-
-
 PACKAGES = (
     "pyarrow.parquet",
     "torch.distributed.checkpoint.state_dict",
@@ -38,18 +36,24 @@ def preload() -> None:
 
 def serve(listening: socket.socket) -> socket.socket:
     """The connection to a client; returns only in the process that attends to it, and ends when whoever started the server has ended."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for those processes
     while True:
         ready, _, _ = select.select([sys.stdin, listening], [], [])
+        reap()
         if sys.stdin in ready:
             shutil.rmtree(Path(listening.getsockname()).parent, ignore_errors=True)
-            sys.exit()
+            os._exit(0)  # taking all packages apart would take longer than many a script
         connection, _ = listening.accept()
         if not os.fork():
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             listening.close()
             return connection
         connection.close()
+
+
+def reap() -> None:
+    """The processes that have ended, so that their CPU time counts as that of snakemake."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def fork(connection: socket.socket) -> list[str]:
