@@ -62,8 +62,10 @@ def by_hand(model: Any, tokenizer: Any, rows: list[dict[str, Any]], batch_size: 
 
 def main() -> None:
     parser = command_line("evaluating", __doc__)
-    parser.add_argument("--sentences", type=int, default=300, help="of the first set (default: %(default)s)")
-    parser.add_argument("--mixed", type=int, default=60, help="sentences and reviews (default: %(default)s)")
+    parser.add_argument("--sentences", type=int, default=300, help="texts of the first set (default: %(default)s)")
+    parser.add_argument(
+        "--mixed", type=int, default=60, help="texts of the second set, which are sentences and reviews (default: %(default)s)"
+    )
     parser.add_argument("--turns", type=int, default=5, help="of each way (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="of torch (default: %(default)s)")
     args = parser.parse_args()

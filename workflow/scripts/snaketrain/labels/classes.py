@@ -130,9 +130,9 @@ class ClassReport(Report):
         return columns
 
     def by_class(self, labels: np.ndarray, predicted: np.ndarray) -> dict[str, JsonObject]:
-        found = counted(labels, predicted, len(self.names))
+        found = CountsForReport.of(labels, predicted, len(self.names))
         keys = ("precision", "recall", "f1", "examples")
-        cells = zip(share(found.hits, found.predicted), share(found.hits, found.true), found.f1, found.true, strict=True)
+        cells = zip(found.precision, found.recall, found.f1, found.true, strict=True)
         return {
             name: {key: value.item() for key, value in zip(keys, row, strict=True)} for name, row in zip(self.names, cells, strict=True)
         }
@@ -174,39 +174,54 @@ class ClassReport(Report):
         axes.grid(alpha=0.3)
 
 
-class Counted(NamedTuple):
-    """Of each class: the examples of which it is rightly predicted, is predicted, and is true."""
+class CountsForReport(NamedTuple):
+    """Of each class: the examples of which it is rightly predicted, is predicted, and is true.
+
+    scikit-learn takes longer to be imported than most evaluations compute.
+    """
 
     hits: np.ndarray
     predicted: np.ndarray
     true: np.ndarray
 
+    @classmethod
+    def of(cls, labels: np.ndarray, predicted: np.ndarray, classes: int) -> CountsForReport:
+        """The class of each example, or of each a column for each class."""
+        import numpy as np
+
+        if labels.ndim == 1:
+            return cls(*(np.bincount(each, minlength=classes) for each in (labels[labels == predicted], predicted, labels)))
+        true, guessed = labels.astype(bool), predicted.astype(bool)
+        return cls((true & guessed).sum(0), guessed.sum(0), true.sum(0))
+
+    @property
+    def precision(self) -> np.ndarray:
+        return self.share(self.hits, self.predicted)
+
+    @property
+    def recall(self) -> np.ndarray:
+        return self.share(self.hits, self.true)
+
     @property
     def f1(self) -> np.ndarray:
-        return share(2 * self.hits, self.predicted + self.true)
+        return self.share(2 * self.hits, self.predicted + self.true)
+
+    @property
+    def micro_f1(self) -> float:
+        return float(self.share(2 * self.hits.sum(), (self.predicted + self.true).sum()))
 
     @property
     def macro_f1(self) -> float:
         """As in scikit-learn, of the classes that occur or are predicted."""
         return float(self.f1[self.predicted + self.true > 0].mean())
 
+    @staticmethod
+    def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+        """0 of nothing."""
+        import numpy as np
 
-def counted(labels: np.ndarray, predicted: np.ndarray, classes: int) -> Counted:
-    """The class of each example, or of each a column for each class: scikit-learn takes longer to be imported than most evaluations compute."""
-    import numpy as np
-
-    if labels.ndim == 1:
-        return Counted(*(np.bincount(each, minlength=classes) for each in (labels[labels == predicted], predicted, labels)))
-    true, guessed = labels.astype(bool), predicted.astype(bool)
-    return Counted((true & guessed).sum(0), guessed.sum(0), true.sum(0))
-
-
-def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """0 of nothing."""
-    import numpy as np
-
-    shares: np.ndarray = part / np.maximum(whole, 1)
-    return shares
+        shares: np.ndarray = part / np.maximum(whole, 1)
+        return shares
 
 
 SEPARATOR = "|"

@@ -21,7 +21,7 @@ from snaketrain.labels.base import (
     drawable,
     is_missing,
 )
-from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, as_cell, counted, focal, share
+from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, CountsForReport, as_cell, focal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -186,9 +186,9 @@ class SeveralClassesReport(ClassReport):
         import numpy as np
 
         constant = np.tile([name in answer for name in self.names], (len(labels), 1))
-        found = counted(labels, constant, len(self.names))
-        micro = share(2 * found.hits.sum(), (found.predicted + found.true).sum())
-        return {"micro_f1": float(micro), "macro_f1": float(found.f1.mean()), "exact_match": float((labels == constant).all(axis=1).mean())}
+        found = CountsForReport.of(labels, constant, len(self.names))
+        exact = float((labels == constant).all(axis=1).mean())
+        return {"micro_f1": found.micro_f1, "macro_f1": float(found.f1.mean()), "exact_match": exact}
 
     def columns(self, labels: np.ndarray, rows: Rows) -> dict[str, list[str]]:
         import numpy as np

@@ -55,7 +55,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--batch-size",
         type=int,
-        help="at most so many rows at a time, over all processes together (default: on each as in evaluations during training)",
+        help="the most rows at a time, over all processes together (default: on each as in evaluations during training)",
     )
     parser.add_argument("--threads", type=int, default=1, help="CPU cores that tokenise (default: %(default)s)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="where the model runs (default: %(default)s)")

@@ -24,7 +24,7 @@ def arguments() -> Namespace:
     parser.add_argument(
         "--batch-size",
         type=int,
-        help="at most so many rows at a time, over all processes together (default: on each as in evaluations during training)",
+        help="the most rows at a time, over all processes together (default: on each as in evaluations during training)",
     )
     parser.add_argument("--threads", type=int, default=1, help="CPU cores that tokenise (default: %(default)s)")
     return parser.parse_args()
