@@ -66,8 +66,8 @@ def main() -> None:
     parser.add_argument(
         "--mixed", type=int, default=60, help="texts of the second set, which are sentences and reviews (default: %(default)s)"
     )
-    parser.add_argument("--turns", type=int, default=5, help="of each way (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="of torch (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=5, help="turns of each way (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: %(default)s)")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     weights = next(
