@@ -13,7 +13,7 @@ from pipeline.workspace import prepared
 
 pytestmark = pytest.mark.slow
 
-PAIRS = int(os.environ.get("SNAKETRAIN_PAIRS", "24"))
+PAIRS = int(os.environ.get("SNAKETRAIN_PAIRS", "16"))
 CHOICES: dict[str, list[Any]] = {
     "epochs": [1, 1.5, 2, 3],
     "schedule": ["constant", "linear", *({"use": "warmup_stable_decay", "arguments": {"decay": share}} for share in (0.1, 0.4))],

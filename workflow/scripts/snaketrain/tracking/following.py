@@ -161,10 +161,10 @@ class Follower:
                 self._views[experiment] = tags
             names = {row.run_id: row.name for row in rows}
             for run_id, labelled in labels(rows).items():
-                if self._labels.get(run_id) != labelled:
-                    self.store.rename(run_id, names[run_id], short_name(names[run_id]))
+                if self._labels.get(run_id, labelled if self.store.had_tags(run_id, labelled) else None) != labelled:
                     self.store.tags(run_id, labelled)
-                    self._labels[run_id] = labelled
+                    self.store.rename(run_id, names[run_id], short_name(names[run_id]))
+                self._labels[run_id] = labelled
 
     def addresses(self, ui: str) -> list[str]:
         """Of the views, the comparison and, if there are few, each run; with several experiments, of the view of each experiment."""

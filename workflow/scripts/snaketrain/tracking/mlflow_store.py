@@ -16,6 +16,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH as ARTIFACTS
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS as LOGGED_ARTIFACTS
+from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME as RUN_NAME
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
@@ -26,7 +27,7 @@ from snaketrain.tracking import tracked
 from snaketrain.tracking.database import SQLITE
 from snaketrain.tracking.tracked import LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG, Point, allowed, cut, five_digits, folder_name, milliseconds
 
-PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
+PARAMS_AT_ONCE, METRICS_AT_ONCE, RUNS_AT_ONCE = 100, 1000, 1000
 RUN_KEY, PARENT, NOTE = "pipeline.run_key", "mlflow.parentRunId", "mlflow.note.content"
 TEXTS = (".json", ".csv", ".txt", ".diff", ".html", ".py", ".log", ".jsonl")  # may contain a password
 LONGEST_TEXT_BYTES = 20_000_000
@@ -58,7 +59,9 @@ class Store:
             self._client = MlflowClient(uri)
             self._client.search_experiments(max_results=1)
         self._experiments: dict[str, str] = {}
-        self._runs: dict[str, str | None] = {}
+        self._runs: dict[str, str | None] = {}  # by key
+        self._looked_up: set[tuple[str, str]] = set()
+        self.as_found: dict[str, dict[str, str]] = {}  # the tags of runs when they were looked up, by id
         self._opened = self._file()
 
     @property
@@ -71,6 +74,8 @@ class Store:
         """Look up all ids again: what they refer to may have been deleted, or a database restored."""
         self._experiments.clear()
         self._runs.clear()
+        self._looked_up.clear()
+        self.as_found.clear()
 
     def is_replaced(self) -> bool:
         """Whether the database that was opened is gone, or is another file now."""
@@ -107,16 +112,28 @@ class Store:
 
     def run(self, experiment: str, key: str, name: str, started: float, tags: dict[str, str]) -> str | None:
         """The id of the run with this key, created if there is none; None if a user has deleted it, which is respected."""
-        key = key[:LONGEST_TAG]
+        key, where = key[:LONGEST_TAG], self.experiment(experiment)
+        self._look_up(where, key)
         if key not in self._runs:
-            where = [self.experiment(experiment)]
-            found = self.client.search_runs(where, f"tags.`{RUN_KEY}` = '{key}'", ViewType.ALL, order_by=["attributes.start_time ASC"])
-            alive = [run for run in found if run.info.lifecycle_stage == "active"]
-            if not found:
-                tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
-                alive = [self.client.create_run(where[0], milliseconds(started), tags, hidden(name))]
-            self._runs[key] = alive[0].info.run_id if alive else None
+            tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
+            self._runs[key] = self.client.create_run(where, milliseconds(started), tags, hidden(name)).info.run_id
         return self._runs[key]
+
+    def _look_up(self, where: str, key: str) -> None:
+        """This run and all like it at once: a search for each of hundreds takes most of a follower's start."""
+        like, token = ":".join([*key.split(":")[:2], "%"]), None
+        if (where, like) in self._looked_up:
+            return
+        condition, order = f"tags.`{RUN_KEY}` LIKE '{like}'", ["attributes.start_time ASC"]
+        while token != "":
+            found = self.client.search_runs([where], condition, ViewType.ALL, RUNS_AT_ONCE, order, token)
+            for run in found:
+                known = self._runs.setdefault(run.data.tags[RUN_KEY], None)
+                if known is None and run.info.lifecycle_stage == "active":
+                    self._runs[run.data.tags[RUN_KEY]] = run.info.run_id
+                    self.as_found[run.info.run_id] = run.data.tags
+            token = found.token or ""
+        self._looked_up.add((where, like))
 
     def get(self, run_id: str) -> Run:
         return self.client.get_run(run_id)
@@ -130,11 +147,16 @@ class Store:
 
     def rename(self, run_id: str, name: str, shorter: str) -> None:
         """Shorten its name, unless a user has given it another one."""
-        if name != shorter and self.get(run_id).info.run_name == hidden(name):
+        found = self.as_found.get(run_id, {}).get(RUN_NAME, hidden(name))
+        if name != shorter and found == hidden(name) == self.get(run_id).info.run_name:
             self.client.update_run(run_id, name=hidden(shorter))
 
+    def had_tags(self, run_id: str, tags: dict[str, str]) -> bool:
+        """When it was looked up."""
+        return cut_tags(tags).items() <= self.as_found.get(run_id, {}).items()
+
     def tags(self, run_id: str, tags: dict[str, str]) -> None:
-        self.client.log_batch(run_id, tags=[RunTag(k[:LONGEST_KEY], cut(v, LONGEST_TAG)) for k, v in tags.items()])
+        self.client.log_batch(run_id, tags=[RunTag(*tag) for tag in cut_tags(tags).items()])
 
     def points(self, run_id: str, points: list[Point], of_model: tuple[str, str, str] | tuple[()] = ()) -> None:
         """Points are (name, value, time, step); MLflow stores identical ones once. `of_model`: its id, and name and digest of the data."""
@@ -183,6 +205,11 @@ class Store:
             log.seek(max(0, file.stat().st_size - TAIL_BYTES))
             text = log.read().decode(errors="replace")
         self.client.log_text(run_id, hidden(text), f"{folder}/{file.name}")
+
+
+def cut_tags(tags: dict[str, str]) -> dict[str, str]:
+    """As MLflow keeps them."""
+    return {k[:LONGEST_KEY]: cut(v, LONGEST_TAG) for k, v in tags.items()}
 
 
 def location(folder: Path) -> str:

@@ -132,14 +132,13 @@ def test_where_no_server_is_started(monkeypatch, executor, switch, gpus):
 
 
 def test_a_workflow_has_the_same_results(tmp_path):
-    forked, alone = (make_workspace(tmp_path / name) for name in ("forked", "alone"))
+    forked, alone = (make_workspace(tmp_path / name, runs={"small": {}}) for name in ("forked", "alone"))
     snakemake(alone)
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile"), "--cores", "2", "--printshellcmds"]
     done = subprocess.run(command, cwd=forked, env=os.environ | {launching.SWITCH: "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-5000:]
-    assert done.stderr.count(str(launching.CLIENT)) > 4 and "imports its packages itself" not in done.stderr.lower()
-    for run in ("small", "other"):
-        for file in ("evaluation/test_predictions.csv", "selection/selection.json"):
-            assert (forked / "results/runs" / run / file).read_bytes() == (alone / "results/runs" / run / file).read_bytes()
+    assert done.stderr.count(str(launching.CLIENT)) >= 4 and "imports its packages itself" not in done.stderr.lower()
+    for file in ("evaluation/test_predictions.csv", "selection/selection.json"):
+        assert (forked / "results/runs/small" / file).read_bytes() == (alone / "results/runs/small" / file).read_bytes()
     (address,) = {word for word in done.stderr.split() if word.endswith("/socket")}
     assert not Path(address).exists(), "it outlived snakemake"
