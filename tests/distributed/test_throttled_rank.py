@@ -30,11 +30,11 @@ def throttle(pid: int, journal: Path, over: threading.Event) -> None:
     while not over.is_set():
         try:
             os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.06)
+            time.sleep(0.03)
             os.kill(pid, signal.SIGCONT)
         except ProcessLookupError:
             return
-        time.sleep(0.006)
+        time.sleep(0.003)
 
 
 @pytest.mark.slow
