@@ -60,6 +60,8 @@ def start() -> Server:
 
 def stop(server: Server) -> None:
     """And have its CPU time, and that of the stages, counted as that of snakemake."""
+    if server.process.poll() is not None:
+        return
     try:
         server.process.communicate(timeout=SECONDS_TO_END)
     except subprocess.TimeoutExpired:  # it still imports

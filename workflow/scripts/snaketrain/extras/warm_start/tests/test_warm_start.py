@@ -39,8 +39,8 @@ def server() -> Iterator[launching.Server]:
     (found,) = launching.servers
     yield found
     launching.servers.clear()
-    found.process.stdin.close()
-    assert found.process.wait(limits.seconds(60)) == 0 and not Path(found.address).parent.exists()
+    launching.stop(found)
+    assert found.process.returncode == 0 and not Path(found.address).parent.exists()
 
 
 def start(folder: Path, text: str, *arguments: str, words: list[str] | None = None, **variables: str) -> "subprocess.Popen[str]":
