@@ -69,7 +69,7 @@ class Evaluate(Section):
     batch_size: Positive | None = Field(
         None,
         description="at most so many examples at a time, over all processes together; null: on each process as in the evaluations during training, "
-        "those of two microbatches. On a CPU fewer, where that saves padding. The results do not depend on it",
+        "those of two microbatches. On a CPU fewer, where that takes less time. The results do not depend on it",
     )
     metrics: Metrics = Field(
         {},

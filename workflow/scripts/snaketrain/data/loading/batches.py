@@ -188,9 +188,9 @@ def _by_length(ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def in_order(lengths: Lengths, batch_size: int, tokens: int | None = None, padding: int | None = None) -> list[np.ndarray]:
-    """Every example once, longest first, so that memory runs out in the first batch or never.
+    """Every example once, longest first, in batches limited by examples, by tokens, and by those of them that are padding.
 
-    A batch is limited by examples, by tokens, and by those of them that are padding.
+    Without a limit on padding, memory runs out in the first batch or never.
     """
     order = np.argsort(-lengths[:], kind="stable")
     known, start = lengths[:][order], 0

@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 from pathlib import Path
 
 MAY_DIFFER = {"PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEMPDIR"}  # no package has read them
@@ -81,6 +82,7 @@ def fork(connection: socket.socket) -> list[str]:
     os.setsid()
     os.chdir(request["folder"])
     os.environ.update(environment)
+    tempfile.tempdir = None  # what it was with the server's TMPDIR
     return list(request["words"])
 
 

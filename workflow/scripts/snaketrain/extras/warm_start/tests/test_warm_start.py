@@ -17,10 +17,10 @@ from snaketrain.extras.warm_start import launching
 from snaketrain.orchestration.launching import python, python_words
 
 SHOWING = """
-import os, sys
+import os, sys, tempfile
 print("torch" in sys.modules, flush=True)
 import torch
-print(__name__, sys.argv, sys.path[0], os.getcwd(), torch.get_num_threads(), os.environ["OMP_NUM_THREADS"], sys.stdin.read(), flush=True)
+print(__name__, sys.argv, sys.path[0], os.getcwd(), torch.get_num_threads(), os.environ["OMP_NUM_THREADS"], tempfile.gettempdir(), sys.stdin.read(), flush=True)
 print("told", file=sys.stderr)
 sys.exit(3)
 """
@@ -52,8 +52,8 @@ def start(folder: Path, text: str, *arguments: str, words: list[str] | None = No
 
 
 def test_a_script_runs_as_python_runs_it(server, tmp_path):
-    forked = start(tmp_path, SHOWING, "one", "two words")
-    plain = start(tmp_path, SHOWING, "one", "two words", words=["env", "OMP_NUM_THREADS=2", sys.executable])
+    forked = start(tmp_path, SHOWING, "one", "two words", TMPDIR=str(tmp_path))
+    plain = start(tmp_path, SHOWING, "one", "two words", words=["env", "OMP_NUM_THREADS=2", sys.executable], TMPDIR=str(tmp_path))
     for process in (forked, plain):
         process.told = process.communicate("asked")
     (loaded, found), (not_loaded, expected) = (process.told[0].splitlines() for process in (forked, plain))
