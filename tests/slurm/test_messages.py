@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from slurm.lab import REPOSITORY, TRAINING, Workflow, configured, events, slurm, until
+from slurm.lab import REPOSITORY, TRAINING, Workflow, attempts, configured, events, job_of, restarts, slurm, until
 
 
 @pytest.mark.parametrize(
@@ -19,9 +19,11 @@ from slurm.lab import REPOSITORY, TRAINING, Workflow, configured, events, slurm,
         ({"memory_mb": 9_000_000}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*lower compute\.memory_mb"),
         ({"nodes": "9"}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.nodes"),
         ({"gpus": 8, "device": "auto"}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.gpus"),
+        ({"sbatch": "--array=1-2"}, r"compute\.sbatch: `--array` cannot be used, since each task of an array would be the whole stage"),
+        ({"sbatch": "--job-name=mine"}, r"compute\.sbatch: `--job-name` cannot be used, since by it the workflow knows its jobs again"),
         ({"sbatch": "--constraint=a100"}, r"train_model patient: SLURM would refuse it: Invalid feature.*Remedy: correct compute\.sbatch"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    ids=lambda value: " ".join(map(str, *value.items())) if isinstance(value, dict) else "",
 )
 def test_what_slurm_would_refuse_is_reported_before_any_job(workspace, compute, expected):
     workflow = Workflow(configured(workspace, compute=compute), f"{TRAINING}/manifest.json")
@@ -48,6 +50,21 @@ def test_why_a_job_waits(workspace):
     slurm("scancel", found[1])
     until(lambda: f"SLURM job {found[1]} (train_model patient) ended as CANCELLED" in workflow.printed(), "its end is told")
     workflow.end()
+
+
+def test_a_limit_that_leaves_no_time_for_a_step_ends_the_training(workspace):
+    """Requeued, it would do the same for ever."""
+    with open(workspace / "patient.py", "a") as task:
+        task.write("\n\ndef slowly(start):\n    def started(self):\n        time.sleep(90)\n        start(self)\n\n    return started\n")
+        task.write("\n\nPatient.on_worker_start = slowly(Patient.on_worker_start)\n")
+    workflow = Workflow(configured(workspace), f"{TRAINING}/manifest.json", "--retries", "0")
+    until(lambda: events(workspace, "attempt"), "it starts", workflow=workflow)
+    job = job_of(workspace)
+    slurm("scontrol", "update", f"jobid={job}", "timelimit=3")
+    until(lambda: workflow.process.poll() is not None, "snakemake ends")
+    assert workflow.process.returncode == 1 and restarts(job) == 0 and attempts(workspace) == 1
+    (log,) = workspace.glob(f"logs/slurm/rule_train_model/*/{job}.log")
+    assert f"job {job}: its time ran out before it took a step" in log.read_text()
 
 
 def test_several_nodes_without_slurm_are_refused_before_any_job(workspace):
