@@ -23,7 +23,7 @@ from slurm.lab import REPOSITORY, TRAINING, Workflow, attempts, configured, even
         ({"sbatch": "--job-name=mine"}, r"compute\.sbatch: `--job-name` cannot be used, since by it the workflow knows its jobs again"),
         ({"sbatch": "--constraint=a100"}, r"train_model patient: SLURM would refuse it: Invalid feature.*Remedy: correct compute\.sbatch"),
     ],
-    ids=lambda value: " ".join(map(str, *value.items())) if isinstance(value, dict) else "",
+    ids=lambda value: "=".join(map(str, next(iter(value.items())))) if isinstance(value, dict) else "",
 )
 def test_what_slurm_would_refuse_is_reported_before_any_job(workspace, compute, expected):
     workflow = Workflow(configured(workspace, compute=compute), f"{TRAINING}/manifest.json")
