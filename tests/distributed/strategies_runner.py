@@ -3,16 +3,19 @@
 torchrun --standalone --nproc-per-node 2 strategies_runner.py JOBS.json RESULTS.json
 """
 
+import functools
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "workflow/scripts")]
 
@@ -163,6 +166,7 @@ class Job:
     checkpoints: str | None = None
     device: str = "cpu"
     format: str = "auto"
+    compile_backend: str = "inductor"
 
     def start(self) -> Observed:
         plan = {"batch_size": 16, "steps": 12, "learning_rate": 5e-3, "warmup": 2, "evaluate_every": 6, "bad_steps_allowed": 0}
@@ -172,7 +176,8 @@ class Job:
         splits = (Examples(90, seed=0), Examples(21, seed=1))
         data, task, notes = Splits(*(map(Packed, splits) if train.packing else splits), FACTS), make_task(train), Notes()
         built = build(task, train, MODELS[self.model], None, FACTS, builds=strategy.builds)
-        state, folder = make_train_state(task, train, built, strategy), Path(self.checkpoints or "")
+        with patch.object(nn.Module, "compile", functools.partialmethod(nn.Module.compile, backend=self.compile_backend)):
+            state, folder = make_train_state(task, train, built, strategy), Path(self.checkpoints or "")
         options = TrainerOptions(keep_best=3, checkpoint_format=self.format, log_every=1, callbacks=load_callbacks(train))
         trainer = Observed(state, data, train, Plan.of(train, data.train.lengths), folder, (notes, notes), options)
         if not self.checkpoints:

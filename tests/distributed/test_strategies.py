@@ -78,8 +78,9 @@ STEP = f"checkpoints/step-{HALF:08d}"
 
 
 def job(
-    strategy: str, model: str, checkpoints: Path | None = None, arguments: dict | None = None, format: str = "auto", **train: Any
-) -> dict:
+    strategy: str, model: str, checkpoints: Path | None = None, arguments: dict | None = None, format: str = "auto",
+    compile_backend: str = "inductor", **train: Any,
+) -> dict:  # fmt: skip
     plan = ARGUMENTS.get(model, {}) if strategy == "tensor_parallel" else {}
     where = str(checkpoints) if checkpoints else None
     return {
@@ -89,6 +90,7 @@ def job(
         "train": train,
         "checkpoints": where,
         "format": format,
+        "compile_backend": compile_backend,
     }
 
 
