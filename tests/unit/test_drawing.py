@@ -50,6 +50,23 @@ def test_a_configuration_has_one_colour_a_band_and_a_star_for_each_seed():
     plt.close(figure)
 
 
+def test_of_many_configurations_the_best_have_colours_and_the_others_are_grey(tmp_path, recwarn):
+    names = [f"{number:03d}" for number in range(100)]
+    curves = {name: {"train/loss": [(1, 0.5), (2, int(name) / 100)], "eval/loss": []} for name in names}
+    groups = [{"run": name, "members": [{"run": name, "selected_step": 2}]} for name in names]
+    figure, axes = plt.subplots()
+    page.draw_panel(axes, "train/loss", groups, curves)
+    lines, legend = axes.get_lines(), axes.get_legend_handles_labels()[1]
+    assert legend == [*names[: page.NAMED], f"{100 - page.NAMED} others"] and len(lines) == page.NAMED
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == page.NAMED
+    (others,) = axes.collections
+    ends = [segment[-1].tolist() for segment in others.get_segments()]
+    assert ends == [[2, int(name) / 100] for name in names[page.NAMED :]] and axes.get_ylim()[1] > 0.99
+    plt.close(figure)
+    page.draw_curves(tmp_path / "curves.png", groups, curves, [])
+    assert not [str(warning.message) for warning in recwarn if "constrained_layout" in str(warning.message)]
+
+
 def test_many_points_do_not_make_the_page_large():
     curves = {"a": {"train/loss": [(step, (step * 7919) % 1000) for step in range(21_000)]}}
     groups = [{"run": "a", "members": [{"run": "a", "selected_step": 1}]}]

@@ -15,7 +15,7 @@ import pandas as pd
 from snaketrain.evaluation import COLOURS, COLOURS_ON_DARK, comparing
 from snaketrain.evaluation.comparing import Curves, FinishedRun, Row, SeedGroup, differing_settings
 from snaketrain.evaluation.predictions import Predictions, labels_and_guesses, named
-from snaketrain.evaluation.results import Axes, Line2D, in_both_themes, plt
+from snaketrain.evaluation.results import Axes, Line2D, LineCollection, in_both_themes, plt
 from snaketrain.labels import label_kinds
 from snaketrain.labels.base import drawable
 from snaketrain.labels.classes import ClassReport
@@ -96,6 +96,7 @@ def page(made: Comparison) -> str:
         confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), 0.95),
         curves=pictures_of_curves(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
         colours=list(zip(COLOURS, COLOURS_ON_DARK, strict=True)),
+        named=NAMED,
     )
 
 
@@ -190,10 +191,11 @@ def largest_error(predictions: Predictions) -> np.ndarray:
     return missed
 
 
-# --- Learning curves: a colour for each configuration, a band over its seeds, and a star at each chosen step.
+# --- Learning curves: a colour for each of the best configurations, a band over its seeds, and a star at each chosen step.
 
-LINES = ("-", "--", ":", "-.")
+LINES = ("-", "--")
 FEW = 30  # points that are marked one by one
+NAMED = 2 * len(COLOURS)  # the best configurations, which a reader can tell apart; the others are grey lines
 MANY = 20_000  # points in a panel; more are drawn as pixels, so that the page stays small
 
 
@@ -224,13 +226,18 @@ def pictures_of_curves(groups: Sequence[SeedGroup], curves: Mapping[str, Curves]
 
 
 def draw_panel(axes: Axes, name: str, groups: Sequence[SeedGroup], curves: Mapping[str, Curves]) -> None:
-    for number, group in enumerate(groups):
-        colour, line = f"C{number % len(COLOURS)}", LINES[number // len(COLOURS) % len(LINES)]
-        several = [dict(curves[member["run"]].get(name, [])) for member in group["members"]]
+    seeds = [[dict(curves[member["run"]].get(name, [])) for member in group["members"]] for group in groups]
+    for number, (group, several) in enumerate(zip(groups[:NAMED], seeds, strict=False)):
+        colour, line = f"C{number % len(COLOURS)}", LINES[number // len(COLOURS)]
         draw_configuration(axes, several, colour, line, drawable(group["run"]))
         if name.startswith("eval/"):
             mark_chosen(axes, group["members"], several, colour)
-    if sum(np.size(line.get_xdata()) for line in axes.get_lines()) > MANY:
+    grey = [points for several in seeds[NAMED:] if (points := [(step, statistics.fmean(values)) for step, values in by_step(several)])]
+    if len(groups) > NAMED:
+        others = LineCollection(grey, colors=plt.rcParams["grid.color"], linewidths=0.8, zorder=1, label=f"{len(groups) - NAMED} others")
+        axes.add_collection(others)
+        axes.autoscale_view()
+    if sum(np.size(line.get_xdata()) for line in axes.get_lines()) + sum(map(len, grey)) > MANY:
         for drawn in (*axes.get_lines(), *axes.collections):
             drawn.set_rasterized(True)
     axes.set_xlabel("step")
@@ -238,11 +245,16 @@ def draw_panel(axes: Axes, name: str, groups: Sequence[SeedGroup], curves: Mappi
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def draw_configuration(axes: Axes, several: list[dict[int, float]], colour: str, line: str, label: str) -> None:
-    """The mean over the seeds, at the steps that all have reached, and a band from the lowest to the highest."""
+def by_step(several: list[dict[int, float]]) -> list[tuple[int, list[float]]]:
+    """What all seeds have logged, at the steps that all have reached."""
     shared = sorted(set.intersection(*map(set, several)))
-    steps = [step for step in shared if all(is_number(curve[step]) for curve in several)]
-    values = [[curve[step] for curve in several] for step in steps]
+    return [(step, [curve[step] for curve in several]) for step in shared if all(is_number(curve[step]) for curve in several)]
+
+
+def draw_configuration(axes: Axes, several: list[dict[int, float]], colour: str, line: str, label: str) -> None:
+    """The mean over the seeds, and a band from the lowest to the highest."""
+    found = by_step(several)
+    steps, values = [step for step, _ in found], [of_step for _, of_step in found]
     means, marker = list(map(statistics.fmean, values)), "o" if len(steps) < FEW else ""
     axes.plot(steps, means, color=colour, linestyle=line, linewidth=1.6, marker=marker, markersize=3, label=label)
     if len(several) > 1:

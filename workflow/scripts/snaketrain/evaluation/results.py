@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -24,7 +25,7 @@ from snaketrain.labels.base import Report, drawable
 from snaketrain.runtime.manifests import digest, write_json
 from snaketrain.runtime.strict_json import Json, JsonObject, rounded
 
-__all__ = ["Axes", "Line2D", "in_both_themes", "plt"]
+__all__ = ["Axes", "Line2D", "LineCollection", "in_both_themes", "plt"]
 
 Rows = dict[str, np.ndarray]  # what the task predicts, by name; a row for each example
 Table = dict[str, list[Json]]  # columns of the prepared data
