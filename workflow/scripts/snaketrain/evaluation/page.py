@@ -194,6 +194,7 @@ def largest_error(predictions: Predictions) -> np.ndarray:
 # --- Learning curves: a colour for each of the best configurations, a band over its seeds, and a star at each chosen step.
 
 LINES = ("-", "--")
+LONGEST_NAME = 32  # in the legend of a picture, of which nothing can be scrolled
 FEW = 30  # points that are marked one by one
 NAMED = 2 * len(COLOURS)  # the best configurations, which a reader can tell apart; the others are grey lines
 MANY = 20_000  # points in a panel; more are drawn as pixels, so that the page stays small
@@ -214,7 +215,8 @@ def draw_curves(path: Path, groups: Sequence[SeedGroup], curves: Mapping[str, Cu
         place.set_title(panels[name])
     lines, labels = axes[0][0].get_legend_handles_labels()
     star = Line2D([], [], marker="*", markersize=12, color="grey", linestyle="")
-    picture.legend([*lines, star], [*labels, "chosen step"], loc="outside lower center", ncols=min(4, len(labels) + 1), frameon=False)
+    columns = min(3 * len(panels) // 2, len(labels) + 1)
+    picture.legend([*lines, star], [*labels, "chosen step"], loc="outside lower center", ncols=columns, frameon=False)
     picture.savefig(path, dpi=120)
     plt.close(picture)
 
@@ -229,7 +231,7 @@ def draw_panel(axes: Axes, name: str, groups: Sequence[SeedGroup], curves: Mappi
     seeds = [[dict(curves[member["run"]].get(name, [])) for member in group["members"]] for group in groups]
     for number, (group, several) in enumerate(zip(groups[:NAMED], seeds, strict=False)):
         colour, line = f"C{number % len(COLOURS)}", LINES[number // len(COLOURS)]
-        draw_configuration(axes, several, colour, line, drawable(group["run"]))
+        draw_configuration(axes, several, colour, line, drawable(group["run"], LONGEST_NAME))
         if name.startswith("eval/"):
             mark_chosen(axes, group["members"], several, colour)
     grey = [points for several in seeds[NAMED:] if (points := [(step, statistics.fmean(values)) for step, values in by_step(several)])]
