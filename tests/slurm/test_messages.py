@@ -25,7 +25,7 @@ from slurm.lab import REPOSITORY, TRAINING, Workflow, attempts, configured, even
     ],
     ids=lambda value: "=".join(map(str, next(iter(value.items())))) if isinstance(value, dict) else "",
 )
-def test_what_slurm_would_refuse_is_reported_before_any_job(workspace, compute, expected):
+def test_what_cannot_run_there_is_reported_before_any_job(workspace, compute, expected):
     workflow = Workflow(configured(workspace, compute=compute), f"{TRAINING}/manifest.json")
     until(lambda: workflow.process.poll() is not None, "snakemake ends")
     assert workflow.process.returncode == 1

@@ -196,7 +196,7 @@ def largest_error(predictions: Predictions) -> np.ndarray:
 LINES = ("-", "--")
 LONGEST_NAME = 32  # in the legend of a picture, of which nothing can be scrolled
 FEW = 30  # points that are marked one by one
-NAMED = 2 * len(COLOURS)  # the best configurations, which a reader can tell apart; the others are grey lines
+NAMED = len(LINES) * len(COLOURS)  # the best configurations, which a reader can tell apart; the others are grey lines
 MANY = 20_000  # points in a panel; more are drawn as pixels, so that the page stays small
 
 
