@@ -124,11 +124,11 @@ class Programs:
         options = parsed(words[1:])
         if self.controller.registering:
             raise Refused("sbatch: error: Batch job submission failed: Requested node configuration is not available")
-        if "--test-only" in options:
-            return ""
         limit = self.controller.limits.most_jobs
         if limit is not None and len(self.controller.queued()) >= limit:
             raise Refused(AT_THE_LIMIT)
+        if "--test-only" in options:
+            return ""
         most = options["-N"].partition("-")
         number = str(len(self.controller.all) + 1)
         log = Path(options["--output"].replace("%j", number))

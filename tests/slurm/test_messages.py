@@ -14,14 +14,17 @@ from slurm.lab import REPOSITORY, TRAINING, Workflow, attempts, configured, even
     [
         (
             {"partition": "nowhere"},
-            r"train_model patient: SLURM would refuse it: Invalid partition name specified\. Remedy: set compute\.partition",
+            r"train_model patient: SLURM would refuse it: .*Invalid partition name specified\. Remedy: set compute\.partition",
         ),
         ({"memory_mb": 9_000_000}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*lower compute\.memory_mb"),
         ({"nodes": "9"}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.nodes"),
         ({"gpus": 8, "device": "auto"}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.gpus"),
         ({"sbatch": "--array=1-2"}, r"compute\.sbatch: `--array` cannot be used, since each task of an array would be the whole stage"),
         ({"sbatch": "--job-name=mine"}, r"compute\.sbatch: `--job-name` cannot be used, since by it the workflow knows its jobs again"),
-        ({"sbatch": "--constraint=a100"}, r"train_model patient: SLURM would refuse it: Invalid feature.*Remedy: correct compute\.sbatch"),
+        (
+            {"sbatch": "--constraint=a100"},
+            r"train_model patient: SLURM would refuse it: .*Invalid feature.*Remedy: correct compute\.sbatch",
+        ),
     ],
     ids=lambda value: "=".join(map(str, next(iter(value.items())))) if isinstance(value, dict) else "",
 )

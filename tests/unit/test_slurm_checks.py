@@ -315,9 +315,16 @@ def test_a_controller_that_does_not_know_its_nodes_yet_is_asked_again(monkeypatc
 
 
 @pytest.mark.parametrize("in_queue", [True, False])
-@pytest.mark.parametrize("text", [TOO_MANY, "sbatch: error: QOSMaxSubmitJobPerUserLimit"])
-def test_a_limit_that_is_full_is_no_refusal_while_jobs_are_in_the_queue(monkeypatch, in_queue, text):
-    """They may be those of a killed workflow, to be adopted. With none, the job alone asks for too much."""
+@pytest.mark.parametrize(
+    ("text", "is_temporary"),
+    [
+        (TOO_MANY, False),
+        (f"sbatch: error: AssocGrpSubmitJobsLimit\n{TOO_MANY.replace('sbatch: error: Batch job submission', 'allocation')}", True),
+    ],
+)
+def test_a_limit_that_is_full_is_no_refusal(monkeypatch, in_queue, text, is_temporary):
+    """While jobs are in the queue: they may be those of a killed workflow, to be adopted. With none, the job alone asks for too much,
+    unless SLURM names a limit of all jobs together, which those of other users fill."""
 
     def run(self, command):
         if command[0] == "squeue":
@@ -328,7 +335,7 @@ def test_a_limit_that_is_full_is_no_refusal_while_jobs_are_in_the_queue(monkeypa
     monkeypatch.setattr(checks, "submission", lambda job, settings: "sbatch --test-only --comment x -p x --wrap true")
     monkeypatch.setattr(checks, "comment", lambda job: "rule_train_model_wildcards_a")
     found = checks.refusals(Slurm(), ["a job"], SimpleNamespace(), print)
-    assert bool(found) == (not in_queue) and "slurm_account" not in "".join(found)
+    assert bool(found) == (not in_queue and not is_temporary) and "slurm_account" not in "".join(found)
 
 
 @pytest.mark.parametrize(("arrays", "resources"), [("train_model", {}), (None, {"slurm_cluster": "other"})])

@@ -16,6 +16,7 @@ ONE_OF_ANOTHER_FOLDER = """case "$*" in
 *'|'*) echo '3|RUNNING|None|x|n1|/elsewhere';;
 *) echo 3;;
 esac"""
+JOB_LIMIT = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, size and/or time limits)"
 AT_THE_LIMIT = "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1"
 
 
@@ -58,11 +59,34 @@ def test_many_submissions_at_a_limit_do_not_each_ask_for_all_jobs(slurm, executo
     assert {line.split()[0] for line in (tmp_path / "asked").read_text().splitlines()} == {"--me"}
 
 
-def test_a_limit_with_no_job_ahead_is_a_failure(slurm, executor, submission):
-    slurm(sbatch=AT_THE_LIMIT, squeue="true")
+def test_a_limit_that_only_other_users_fill_is_waited_for(slurm, executor, submission, caplog):
+    """Found by the simulated cluster (seed 856): all retries were used up within six minutes."""
+    slurm(sbatch=once_refused(AT_THE_LIMIT), squeue="true")
+    executor.run_job(submission)
+    assert [job.external_jobid for job in executor.active_jobs] == ["12"] and not executor.reported
+    assert "a limit on submitted jobs is reached, by none of yours; trying again for 30 minutes" in caplog.text
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_limit_that_admits_no_job_is_a_failure(slurm, executor, submission, monkeypatch, named):
+    """At once, if it may be one of a single job's size."""
+    monkeypatch.setattr(submitting, "OTHERS_PATIENCE_SECONDS", 0.1 if named else 1e9)
+    slurm(sbatch=AT_THE_LIMIT if named else f"echo '{JOB_LIMIT}' >&2; exit 1", squeue="true")
     executor.run_job(submission)
     assert executor.active_jobs == []
-    assert "QOSMaxSubmitJobPerUserLimit" in executor.reported[0][1]
+    assert ("QOSMaxSubmitJobPerUserLimit" if named else "accounting/QOS policy") in executor.reported[0][1]
+
+
+@pytest.mark.parametrize("for_ever", [False, True])
+def test_a_job_that_no_node_could_run_is_tried_once_more(slurm, executor, submission, tmp_path, monkeypatch, for_ever):
+    """slurmctld has just started, and its nodes register after it refused the job and before sinfo is asked for them."""
+    monkeypatch.setattr(submitting, "FIRST_PAUSE_SECONDS", 0.1)
+    refuse = "echo 'sbatch: error: Batch job submission failed: Requested node configuration is not available' >&2; exit 1"
+    sbatch = refuse if for_ever else once_refused(refuse)
+    slurm(sbatch=f"echo >> {tmp_path}/tries; {sbatch}", squeue="true", sinfo="echo 'a1 idle'")
+    executor.run_job(submission)
+    assert (tmp_path / "tries").read_text().count("\n") == 2
+    assert bool(executor.reported) == for_ever and [job.external_jobid for job in executor.active_jobs] == ["12"] * (not for_ever)
 
 
 def test_an_endless_outage_is_a_failure(slurm, executor, submission, monkeypatch):

@@ -58,7 +58,8 @@ def fingerprint(job: "Job", settings: "ExecutorSettings") -> str:
 
 # --- What would be refused or misread, asked before the first job is submitted.
 
-LIMIT = re.compile("MaxSubmitJob|GrpSubmitJob|accounting/QOS policy", re.IGNORECASE)  # of one job, or of all in the queue
+FULL_QUEUE = re.compile("MaxSubmitJob|GrpSubmitJob", re.IGNORECASE)  # all jobs in the queue of a user, an account or a QOS
+LIMIT = re.compile(f"{FULL_QUEUE.pattern}|accounting/QOS policy", re.IGNORECASE)  # or what one job may ask for
 REFUSED = {
     "accounting/QOS policy": "it asks for more than your account or QOS may have: `sacctmgr show qos` and `sacctmgr show associations user=$USER` list the limits",
     "account": "set slurm_account in the profile; `sacctmgr show associations user=$USER` lists the accounts",
@@ -103,7 +104,9 @@ def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings", 
             error = refusal_of_all_nodes(slurm, command, patience, say)
         except SlurmError:  # no answer is not a refusal
             continue
-        if error and not any(words in error for words in TEMPORARY) and not (LIMIT.search(error) and jobs_ahead(slurm, 60)):
+        if not error or any(words in error for words in TEMPORARY) or FULL_QUEUE.search(error):
+            continue
+        if not (LIMIT.search(error) and jobs_ahead(slurm, 60)):
             advice = next((advice for words, advice in REFUSED.items() if words.lower() in error.lower()), "correct the profile")
             options = command.partition("--comment x")[2].removesuffix("--wrap true").strip()
             found.append(f"{name}: SLURM would refuse it: {error}. Remedy: {advice}. Asked for: {options}")

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from snakemake_executor_plugin_slurm_steady.checks import AWAITS_NODES, LIMIT, REGISTERING_SECONDS, awaits_nodes, jobs_ahead
+from snakemake_executor_plugin_slurm_steady.checks import (
+    AWAITS_NODES,
+    FULL_QUEUE,
+    LIMIT,
+    NO_SUCH_NODES,
+    REGISTERING_SECONDS,
+    awaits_nodes,
+    jobs_ahead,
+)
 from snakemake_executor_plugin_slurm_steady.following import Following
 from snaketrain.slurm.client import ENDED_STATES, OUTAGE, SlurmError, jobs_here
 from snaketrain.slurm.jobs import Work, comment
@@ -23,6 +31,7 @@ NO_NUMBER = re.compile("No valid SLURM job ID|Multiple possible SLURM job IDs") 
 NO_NUMBER_PATIENCE_SECONDS = 300
 UNKNOWN = "Unable to contact slurm controller: it is not known whether an earlier submission was accepted"
 OUTAGE_PATIENCE_SECONDS = 1800
+OTHERS_PATIENCE_SECONDS = 1800  # with a limit that jobs fill which are not this user's: it may also be one that admits no job
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
 LOOKS_UNTIL_ABSENT = 2  # squeue may not list a job yet that was submitted a moment ago
 
@@ -88,8 +97,13 @@ class Patient(Following):
             return how, NO_NUMBER_PATIENCE_SECONDS
         if awaits_nodes(self.slurm, message, FIRST_PAUSE_SECONDS):
             return f"{AWAITS_NODES}; trying again for {REGISTERING_SECONDS // 60} minutes", REGISTERING_SECONDS
+        if NO_SUCH_NODES in message:
+            return "SLURM says that no nodes can run it; trying once more, as they may have registered since", FIRST_PAUSE_SECONDS
         if LIMIT.search(message) and (self.following or jobs_ahead(self.slurm, FIRST_PAUSE_SECONDS)):
             return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue", math.inf
+        if FULL_QUEUE.search(message):
+            how = f"a limit on submitted jobs is reached, by none of yours; trying again for {OTHERS_PATIENCE_SECONDS // 60} minutes"
+            return how, OTHERS_PATIENCE_SECONDS
         return "", 0
 
     def settle_unconfirmed(self, job: "Job") -> None:

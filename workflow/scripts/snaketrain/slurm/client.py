@@ -63,7 +63,7 @@ OUTAGE = re.compile(
     "transport endpoint|backup controller|temporarily un(able|available)|did not answer within",
     re.IGNORECASE,
 )
-
+REASON = re.compile("sbatch: error: |allocation failure: ")  # before a line that says why SLURM would refuse a job
 
 # of a controller that has just come back: nodes have not registered with it yet, or it still counts a step that has ended meanwhile
 NOT_NOW = re.compile("Memory required by task is not available|Requested nodes are busy")
@@ -236,8 +236,9 @@ class Slurm:
     def refusal(self, submission: str) -> str | None:
         """Why SLURM would refuse this `sbatch --test-only` command, given as the plugin writes it, for a shell; None if it would not."""
         done = self._run(f"exec {submission}")  # the shell itself would outlive the time limit
-        error = (done.stderr.strip().splitlines() or ["no answer"])[-1]
-        return error.removeprefix("allocation failure: ").removeprefix("sbatch: error: ") if done.returncode else None
+        lines = done.stderr.strip().splitlines() or ["no answer"]
+        reasons = [REASON.sub("", line) for line in lines if REASON.match(line)]  # among them the name of a limit that is reached
+        return "; ".join(reasons or lines[-1:]) if done.returncode else None
 
     def on_each_node(self, number: str, hosts: Sequence[str], words: Sequence[str]) -> str:
         """What a short command prints on nodes of a running job."""
