@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import limits
@@ -256,7 +255,7 @@ def in_a_process(folder, monkeypatch):
 class Forked:
     """In place of a `Popen`: forked from this process, which has imported torch already."""
 
-    def __init__(self, command, *, stdin, stdout, stderr, env, start_new_session):
+    def __init__(self, command, *, stdin, stdout, stderr, start_new_session):
         reading, writing = os.pipe()
         if not (pid := os.fork()):
             try:
@@ -310,7 +309,6 @@ def test_an_unchanged_start_imports_nothing_and_a_changed_file_is_checked_again(
 
 def test_a_machine_without_torch_says_what_it_has_not_checked(in_a_process, folder, monkeypatch, capfd):
     (folder / "torch.py").write_text("raise ImportError('no torch here')\n")
-    monkeypatch.setattr(effects, "SCRIPTS", folder)
-    os.symlink(Path(effects.__file__).parents[1], folder / "snaketrain")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
     assert problems_of(BASE) == []
     assert "not checked by trying: the process that tries ends with exit code 1 (ImportError: no torch here)" in capfd.readouterr().err

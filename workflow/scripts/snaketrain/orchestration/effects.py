@@ -18,6 +18,7 @@ from typing import IO, NamedTuple
 from snaketrain.config.schema import Settings
 from snaketrain.data.fetching import named_files
 from snaketrain.orchestration.code_digest import SCRIPTS
+from snaketrain.orchestration.launching import trying
 from snaketrain.runtime.manifests import digest, read_if_intact, stamp_of, write_checked
 from snaketrain.runtime.provenance import installed
 from snaketrain.runtime.strict_json import Json, JsonObject
@@ -147,13 +148,11 @@ def _one_process(
 ) -> tuple[list[str], list[str], Ended | None]:
     asked = {name: run.model_dump(mode="json") for name, run in runs.items()}
     request = json.dumps({"runs": asked, "skipped": skipped, "without_data": sorted(without_data)})
-    fixed = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPTS)}
-    environment = {"TRANSFORMERS_VERBOSITY": "error"} | os.environ | fixed
-    command = [sys.executable, "-m", "snaketrain.checking.runs"]
+    command = trying("snaketrain.checking.runs")
     with tempfile.TemporaryFile("w+") as asking, tempfile.TemporaryFile("w+", errors="replace") as said:
         asking.write(request)
         asking.seek(0)
-        process = subprocess.Popen(command, stdin=asking, stdout=subprocess.PIPE, stderr=said, env=environment, start_new_session=True)
+        process = subprocess.Popen(command, stdin=asking, stdout=subprocess.PIPE, stderr=said, start_new_session=True)
         assert process.stdout
         try:
             return _listen(process, process.stdout, said)

@@ -97,6 +97,12 @@ def through_extras(compute: Compute) -> list[str]:
     return [word for python_words in hooks("launching", "python_words") for word in python_words(compute)]
 
 
+def trying(module: str) -> list[str]:
+    """The command for a module of the package that builds models without memory, before any job and in a process of its own."""
+    through = [word for words_for_trying in hooks("launching", "words_for_trying") for word in words_for_trying()]
+    return ["env", *own_variables(Compute(threads=1)), sys.executable, *through, str(TOOLS / "without_gpus.py"), module]
+
+
 def before_first_job(computes: list[Compute], executor: str) -> None:
     """What extras do where snakemake runs; `computes`: of the jobs that train or evaluate. An OSError says why nothing can be started."""
     for prepare in hooks("launching", "before_first_job"):

@@ -6,7 +6,6 @@ Only runs with `compute.memory_gb_of_gpu` pay for it: a process imports torch an
 import contextlib
 import importlib.metadata
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from snaketrain.config.references import NotFound
 from snaketrain.config.schema import Settings
 from snaketrain.orchestration.code_digest import SCRIPTS, code_digests
+from snaketrain.orchestration.launching import trying
 from snaketrain.orchestration.names import data_name
 from snaketrain.orchestration.own_files import class_files, dataset_classes
 from snaketrain.orchestration.strategy_declarations import strategy_files
@@ -96,12 +96,11 @@ def _planned(runs: list[Settings]) -> list[JsonObject]:
     print(
         f"planning the memory of {len(runs)} {'run' if len(runs) == 1 else 'runs'} (compute.memory_gb_of_gpu)", file=sys.stderr, flush=True
     )
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPTS)}
-    command = [sys.executable, "-m", "snaketrain.extras.planning.planner_process"]
+    command = trying("snaketrain.extras.planning.planner_process")
     requests = json.dumps([run.model_dump(mode="json") for run in runs])
     timeout = SECONDS_A_RUN * len(runs)
     try:
-        done = subprocess.run(command, input=requests, capture_output=True, text=True, timeout=timeout, env=environment)
+        done = subprocess.run(command, input=requests, capture_output=True, text=True, timeout=timeout)
         found: list[JsonObject] = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         return [{"problem": f"the planner took more than {timeout} seconds"}] * len(runs)

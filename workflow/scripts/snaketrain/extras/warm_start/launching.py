@@ -1,4 +1,4 @@
-"""The server's start, before the first job on this machine that trains or evaluates, and the words through which a stage's Python is started."""
+"""The server's start, before runs are tried or the first job on this machine trains or evaluates, and the words through which a Python is started."""
 
 import atexit
 import os
@@ -17,26 +17,51 @@ from snaketrain.orchestration.launching import has_gpus, own_variables
 SWITCH = "SNAKETRAIN_WARM_START"  # `0`: each stage imports its packages itself
 SERVER, CLIENT = (Path(__file__).with_name(f"{name}.py") for name in ("server", "client"))
 SECONDS_TO_END = 2.0
-servers: list["Server"] = []  # of this process
 
 
 class Server(NamedTuple):
     address: str
     process: "subprocess.Popen[bytes]"  # which ends when its standard input does, with this process at the latest
 
+    @property
+    def words(self) -> list[str]:
+        return [str(CLIENT), self.address]
+
+
+servers: list[Server] = []  # of this process: one, or none
+of_jobs: list[Server] = []  # the same, once it is known that jobs on this machine use it
+
+
+def words_for_trying() -> list[str]:
+    return begin()
+
 
 def before_first_job(computes: Iterable[Compute], executor: str) -> None:
-    """Not on a machine with GPUs, where it has not been tried."""
-    if executor == "local" and sys.platform == "linux" and not has_gpus() and os.environ.get(SWITCH) != "0":
-        if not servers and any(map(is_plain, computes)):
-            try:
-                servers.append(start())
-            except OSError as error:
-                print(f"Each stage imports its packages itself: {error}", file=sys.stderr, flush=True)
+    if executor == "local" and any(map(is_plain, computes)):
+        begin()
+        of_jobs[:] = servers
+    else:
+        end()
 
 
 def python_words(compute: Compute) -> list[str]:
-    return [str(CLIENT), servers[0].address] if servers and is_plain(compute) else []
+    return of_jobs[0].words if of_jobs and is_plain(compute) else []
+
+
+def begin() -> list[str]:
+    """The words in front of a script. Not on a machine with GPUs, where it has not been tried."""
+    if not servers and sys.platform == "linux" and not has_gpus() and os.environ.get(SWITCH) != "0":
+        try:
+            servers.append(start())
+        except OSError as error:
+            print(f"Each stage imports its packages itself: {error}", file=sys.stderr, flush=True)
+    return servers[0].words if servers else []
+
+
+def end() -> None:
+    while servers:
+        stop(servers.pop())
+    of_jobs.clear()
 
 
 def is_plain(compute: Compute) -> bool:

@@ -17,8 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-MAY_DIFFER = {"PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEMPDIR"}  # no package has read them
-THREADS = "_THREADS"  # Snakemake sets variables of several libraries; torch is told once more
+# no package has read them; libreadline sets the last two in a process that loads it, out of Python's sight
+MAY_DIFFER = {"PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEMPDIR", "LINES", "COLUMNS"}
+OWN, THREADS = "SNAKETRAIN_", "_THREADS"  # ours; Snakemake sets variables of several libraries, and torch is told once more
 IMPORTED_WITH = dict(os.environ)
 PACKAGES = (
     "pyarrow.parquet",
@@ -67,7 +68,7 @@ def fork(connection: socket.socket) -> list[str]:
         os.close(file)
     environment: dict[str, str] = request["environment"]
     differing = {name for name, _ in environment.items() ^ IMPORTED_WITH.items()} - MAY_DIFFER
-    if others := sorted(name for name in differing if not name.endswith(THREADS)):
+    if others := sorted(name for name in differing if not name.endswith(THREADS) and not name.startswith(OWN)):
         print(
             f"Imports its packages itself, since these variables are not those of snakemake: {', '.join(others)}",
             file=sys.stderr,
@@ -81,6 +82,7 @@ def fork(connection: socket.socket) -> list[str]:
     connection.close()
     os.setsid()
     os.chdir(request["folder"])
+    os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None  # what it was with the server's TMPDIR
     return list(request["words"])

@@ -12,8 +12,9 @@ import limits
 import pytest
 from pipeline.workspace import REPOSITORY, make_workspace, snakemake
 
-from snaketrain.config.schema import Compute
+from snaketrain.config.schema import Compute, Settings
 from snaketrain.extras.warm_start import launching
+from snaketrain.orchestration import effects
 from snaketrain.orchestration.launching import python, python_words
 
 SHOWING = """
@@ -38,8 +39,7 @@ def server() -> Iterator[launching.Server]:
         launching.before_first_job([Compute(threads=1)], "local")
     (found,) = launching.servers
     yield found
-    launching.servers.clear()
-    launching.stop(found)
+    launching.end()
     assert found.process.returncode == 0 and not Path(found.address).parent.exists()
 
 
@@ -124,11 +124,37 @@ def test_where_stages_import_their_packages_themselves(server, compute):
 
 @pytest.mark.parametrize(("executor", "switch", "gpus"), [("slurm-steady", "1", False), ("local", "0", False), ("local", "1", True)])
 def test_where_no_server_is_started(monkeypatch, executor, switch, gpus):
-    monkeypatch.setattr(launching, "servers", [])
+    """One that was started to try runs is ended where jobs do not use it."""
+    ended = []
+    monkeypatch.setattr(launching, "servers", [launching.Server("x", None)] if executor != "local" else [])
+    monkeypatch.setattr(launching, "of_jobs", [])
+    monkeypatch.setattr(launching, "stop", ended.append)
     monkeypatch.setattr(launching, "has_gpus", lambda: gpus)
     monkeypatch.setenv(launching.SWITCH, switch)
     launching.before_first_job([Compute(threads=1)], executor)
-    assert launching.servers == []
+    assert launching.servers == launching.of_jobs == [] and len(ended) == (executor != "local")
+
+
+def test_runs_are_tried_in_a_forked_process(server, tmp_path, monkeypatch):
+    """What ends it or holds it is found as in a process that imports everything itself."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(OF_PYTEST)
+    monkeypatch.setattr(effects, "SECONDS_AN_ATTEMPT", float(limits.whole_seconds(5)))
+    (tmp_path / "mine.py").write_text(
+        "import os, time\nassert 'server.py' in open('/proc/self/cmdline').read()\ndef leaves(*_, **__): os._exit(7)\ndef crashes(*_, **__): os.kill(os.getpid(), 11)\n"
+        "def hangs(*_, **__): open('pid', 'w').write(str(os.getpid())); time.sleep(600)\n"
+    )
+    data = {"train": {"use": "mine.py:Rows"}}
+    runs = {
+        name: Settings.model_validate({"data": data, "model": {"use": "torch.nn.Linear"}, "train": {"optimizer": f"mine.py:{name}"}})
+        for name in ("leaves", "crashes", "hangs")
+    }
+    problems, _ = effects.asked(runs, without_data=())
+    found = {name: [problem for problem in problems if f"mine.py:{name}" in problem] for name in runs}
+    assert [
+        how in " ".join(found[name]) for name, how in (("leaves", "exit code 7"), ("crashes", "SIGSEGV"), ("hangs", "not returned"))
+    ] == [True] * 3
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
 
 
 def test_a_workflow_has_the_same_results(tmp_path):
