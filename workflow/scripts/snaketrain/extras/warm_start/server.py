@@ -28,18 +28,23 @@ PACKAGES = (
     "transformers.modeling_utils",
     "transformers.tokenization_utils_fast",
 )
+LATER = ("pydantic", "pyarrow.compute", "matplotlib.pyplot")  # while no script waits
 
 
-def preload() -> None:
-    for name in PACKAGES:
+def preload(*names: str) -> None:
+    for name in names:
         importlib.import_module(name)
     gc.freeze()  # no process's collector touches, and so copies, what is loaded
 
 
 def serve(listening: socket.socket) -> socket.socket:
     """The connection to a client; returns only in the process that attends to it, and ends when whoever started the server has ended."""
+    later = list(LATER)
     while True:
-        ready, _, _ = select.select([sys.stdin, listening], [], [])
+        ready, _, _ = select.select([sys.stdin, listening], [], [], 0 if later else None)
+        if not ready:
+            preload(later.pop(0))
+            continue
         reap()
         if sys.stdin in ready:
             shutil.rmtree(Path(listening.getsockname()).parent, ignore_errors=True)
@@ -121,5 +126,5 @@ def become(script: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    preload()
+    preload(*PACKAGES)
     become(*fork(serve(socket.socket(fileno=int(sys.argv[1])))))
