@@ -143,7 +143,13 @@ def _files_of(name: str, importing: Path, world: Path) -> list[Path]:
     if name.startswith(OF_ANY_EXTRA):
         return [path for module, path in _own_modules().items() if fnmatchcase(module, name)]
     if not name.startswith("."):
-        return [own] if (own := _own_modules().get(name)) else _below(world, name.split(".")) if _is_beside(name, world) else []
+        return (
+            [own]
+            if (own := _own_modules().get(name))
+            else _below(world, name.split("."))
+            if _is_beside(name.partition(".")[0], world)
+            else []
+        )
     above = len(name) - len(name.lstrip("."))
     return _below(importing.resolve().parents[above - 1], name[above:].split("."))
 
@@ -162,7 +168,7 @@ def project_file(name: str, beside: Path) -> Path | None:
 
 @functools.cache
 def _is_beside(name: str, world: Path) -> bool:
-    return is_beside(name.partition(".")[0], world)
+    return is_beside(name, world)
 
 
 @functools.cache

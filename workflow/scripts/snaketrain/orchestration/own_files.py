@@ -86,8 +86,18 @@ class Reference(NamedTuple):
     complete: bool = True  # whether it is called with only these arguments; losses and metrics get tensors as well
 
 
-def references(run: Settings) -> Iterator[Reference]:
-    """All code that a run names; the arguments of the task `module` are sections as well."""
+def references(run: Settings) -> list[Reference]:
+    """All code that a run names. Each stage asks for it: it is found once, and kept with the run, so that no other gets the same `id`."""
+    if id(run) not in _references:
+        _references[id(run)] = run, list(_find_references(run))
+    return _references[id(run)][1]
+
+
+_references: dict[int, tuple[Settings, list[Reference]]] = {}
+
+
+def _find_references(run: Settings) -> Iterator[Reference]:
+    """The arguments of the task `module` are sections as well."""
     task, of_task = run.train.task, "train.task.arguments"
     module = ModuleSettings(**task.arguments) if task.use == "module" and not problems(task.arguments) else None
     for place, section in (*sections_in(run), *(sections_in(module, of_task) if module else ())):

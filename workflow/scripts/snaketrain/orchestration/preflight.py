@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from pydantic_core import to_json
+
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import WITH_NAMES, follows, mentions, read, settings_of
 from snaketrain.config.schema import Data, Settings, Source, Tracking
@@ -32,14 +34,14 @@ def examine(config: JsonObject) -> dict[str, Settings]:
     """The runs of a configuration, or one error that lists all problems."""
     reading = read(config)
     problems = [*reading.problems, *(environment_problems(config) if reading.runs else ())]  # no runs: perhaps endless aliases
-    seen: set[str] = set()  # runs of a sweep share most settings: each combination is checked once
+    seen: set[tuple[str, bytes, frozenset[str]]] = set()  # runs of a sweep share most settings: each combination is checked once
     datasets: dict[str, tuple[Data, set[str]]] = {}
     for name, found in reading.runs.items():
         run = found.settings
         if run is None:
             continue
         train, data = run.train, run.data
-        named = [*references(run)], train.task, train.metrics, run.evaluate.metrics, run.select, data.label, data.label_kind
+        named = references(run), train.task, train.metrics, run.evaluate.metrics, run.select, data.label, data.label_kind
         batches = train.batch_size, train.batch_tokens, train.accumulate, train.precision, train.compile
         shared = run.model.adapters is None, train.strategy, train.optimizer, train.groups, batches, run.compute
         for check_settings, relevant, is_consequence in (
@@ -55,7 +57,8 @@ def examine(config: JsonObject) -> dict[str, Settings]:
                 if hasattr(each, "problems_of_run")
             ),
         ):
-            if (key := f"{check_settings.__module__} {check_settings.__name__} {relevant!r} {sorted(found.wrong)}") not in seen:
+            what = f"{check_settings.__module__} {check_settings.__name__}"
+            if (key := (what, to_json(relevant, fallback=repr), frozenset(found.wrong))) not in seen:
                 seen.add(key)
                 problems += [f"{problem} (run {name})" for problem in check_settings(run) if not is_consequence(problem, found.wrong)]
         datasets.setdefault(data_name(data), (data, found.wrong))
