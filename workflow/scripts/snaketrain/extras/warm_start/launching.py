@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,16 +68,22 @@ def is_plain(compute: Compute) -> bool:
     return compute.processes == 1 and not (compute.environment or compute.setup or compute.container)
 
 
-def start() -> Server:
-    """A client that comes before it is ready waits for it."""
+def start(*command: str, environment: Mapping[str, str] | None = None) -> Server:
+    """A client that comes before it is ready waits for it. `command`: another server, which is told the number of its socket last."""
     address = f"{tempfile.mkdtemp(prefix='snaketrain-')}/socket"  # in a folder that only this user may enter
-    environment = os.environ | dict(variable.split("=", 1) for variable in own_variables(Compute(threads=1)))
+    if environment is None:
+        environment = dict(variable.split("=", 1) for variable in own_variables(Compute(threads=1)))
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen(64)
         number = listening.fileno()
-        command = [sys.executable, str(SERVER), str(number)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[number], start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, *(command or [str(SERVER)]), str(number)],
+            stdin=subprocess.PIPE,
+            env=os.environ | environment,
+            pass_fds=[number],
+            start_new_session=True,
+        )
     server = Server(address, process)
     atexit.register(stop, server)
     return server

@@ -3,6 +3,7 @@
 Only packages: each process imports the project's code itself, which may change while a workflow runs.
 """
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -15,6 +16,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 # no package has read them; libreadline sets the last two in a process that loads it, out of Python's sight
@@ -72,8 +74,7 @@ def fork(connection: socket.socket) -> list[str]:
         os.dup2(file, number)
         os.close(file)
     environment: dict[str, str] = request["environment"]
-    differing = {name for name, _ in environment.items() ^ IMPORTED_WITH.items()} - MAY_DIFFER
-    if others := sorted(name for name in differing if not name.endswith(THREADS) and not name.startswith(OWN)):
+    if others := differing(environment):
         print(
             f"Imports its packages itself, since these variables are not those of snakemake: {', '.join(others)}",
             file=sys.stderr,
@@ -91,6 +92,12 @@ def fork(connection: socket.socket) -> list[str]:
     os.environ.update(environment)
     tempfile.tempdir = None  # what it was with the server's TMPDIR
     return list(request["words"])
+
+
+def differing(environment: dict[str, str]) -> list[str]:
+    """The variables that packages may have read with other values when they were imported here."""
+    names = {name for name, _ in environment.items() ^ IMPORTED_WITH.items()} - MAY_DIFFER
+    return sorted(name for name in names if not name.endswith(THREADS) and not name.startswith(OWN))
 
 
 def attend(pid: int, connection: socket.socket) -> None:
@@ -119,12 +126,43 @@ def become(script: str, *arguments: str) -> None:
     """As if Python had been started with these."""
     import torch
 
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    if "OMP_NUM_THREADS" in os.environ:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     sys.argv, sys.orig_argv = [script, *arguments], [sys.executable, script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
-    runpy.run_path(script, run_name="__main__")
+
+
+def run(script: str) -> int:
+    """Its exit code, as Python would choose it."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return (end.code or 0) & 0xFF
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def end(code: int) -> None:
+    """As Python ends, but without taking all packages apart, which takes half a second."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        code = 120
+    os._exit(code)
+
+
+def main(socket_number: str) -> None:
+    preload(*PACKAGES)
+    become(*fork(serve(socket.socket(fileno=int(socket_number)))))
+    end(run(sys.argv[0]))
 
 
 if __name__ == "__main__":
-    preload(*PACKAGES)
-    become(*fork(serve(socket.socket(fileno=int(sys.argv[1])))))
+    main(sys.argv[-1])
