@@ -19,6 +19,7 @@ from snaketrain.config.schema.of_extras import hooks
 from snaketrain.orchestration.follower import NOTE
 from snaketrain.runtime.credentials import hide_in_tracebacks
 from snaketrain.runtime.ownership import STILL_SECONDS, Lease, LeaseLost
+from snaketrain.runtime.processes import end_quickly
 from snaketrain.runtime.ranks import FAILED, WORTH_ANOTHER_START
 from snaketrain.runtime.secret_forms import without_secrets
 from snaketrain.tracking.database import SQLITE
@@ -102,3 +103,4 @@ def runs(process: psutil.Process) -> bool:
 
 if __name__ == "__main__":
     main()
+    end_quickly()  # the workflow waits for it

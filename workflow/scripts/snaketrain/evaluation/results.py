@@ -6,6 +6,7 @@ Also configures matplotlib for all plots: no display, names drawn literally, and
 import base64
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
@@ -135,22 +136,31 @@ def theme(ink: str, paper: str, grey: str, colours: tuple[str, ...]) -> dict[Any
     return {**dict.fromkeys(inked, ink), **dict.fromkeys(papers, paper), "grid.color": grey, "axes.prop_cycle": cycler(color=colours)}
 
 
-THEMES = {"light": theme("#1a1a1a", "#ffffff", "#b0b0b0", COLOURS), "dark": theme("#e6e6e6", "#15181c", "#767676", COLOURS_ON_DARK)}
+LIGHT, DARK = ("#1a1a1a", "#ffffff", "#b0b0b0"), ("#e6e6e6", "#15181c", "#767676")
+THEMES = {"light": theme(*LIGHT, COLOURS), "dark": theme(*DARK, COLOURS_ON_DARK)}
+COLOUR = re.compile("#[0-9a-f]{6}")
+ON_DARK = {light.lower(): dark.lower() for light, dark in zip((*LIGHT, *COLOURS), (*DARK, *COLOURS_ON_DARK), strict=True)}
 plt.rcParams.update(THEMES["light"])
 
 
 def in_both_themes(draw: Callable[[Axes], None]) -> dict[str, str]:
     """A drawing as SVG for a light and for a dark page, as `data:` addresses. `C0`, `C1` ... are the colours of either."""
-    found = {}
-    for name, colours in THEMES.items():
-        with plt.rc_context({**colours, "svg.hashsalt": "snaketrain"}):
-            figure, axes = plt.subplots(figsize=(5, 4), layout="constrained")
-            draw(axes)
-            file = io.BytesIO()
-            figure.savefig(file, format="svg", metadata={"Date": None}, dpi=150)
-            plt.close(figure)
-        found[name] = f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
-    return found
+    light = drawn_in("light", draw)
+    # pixels cannot be given other colours as texts and lines can
+    dark = drawn_in("dark", draw) if "<image" in light else COLOUR.sub(lambda found: ON_DARK.get(found[0], found[0]), light)
+    return {
+        name: f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}" for name, svg in (("light", light), ("dark", dark))
+    }
+
+
+def drawn_in(name: str, draw: Callable[[Axes], None]) -> str:
+    with plt.rc_context({**THEMES[name], "svg.hashsalt": "snaketrain"}):
+        figure, axes = plt.subplots(figsize=(5, 4), layout="constrained")
+        draw(axes)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None}, dpi=150)
+        plt.close(figure)
+    return file.getvalue()
 
 
 def draw(path: Path, results: JsonObject, labels: np.ndarray, rows: Rows) -> None:

@@ -1,13 +1,19 @@
-"""Processes of this machine: who is alive, what a signal asks for, how many files may be open, whom the kernel killed for memory."""
+"""Processes of this machine: who is alive, how this one ends, what a signal asks for, how many files may be open, whom the kernel killed for memory."""
 
+import atexit
 import ctypes
+import gc
+import io
 import os
 import platform
 import resource
 import signal
 import sys
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 # --- Process ids are reused, so a process is identified by its id and its start time.
 
@@ -37,6 +43,21 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it has ended meanwhile
             os._exit(1)
+
+
+def end_quickly(code: int = 0) -> NoReturn:
+    """As Python ends, but without taking all modules apart, which takes up to a second. What CPython does first has no documented name."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for file in gc.get_objects():
+        if issubclass(type(file), io.IOBase) and not file.closed:
+            with suppress(OSError, ValueError):
+                file.flush()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        code = 120
+    os._exit(code)
 
 
 # --- The limit on open files, of which every connection is one.

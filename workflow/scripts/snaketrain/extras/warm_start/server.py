@@ -3,7 +3,6 @@
 Only packages: each process imports the project's code itself, which may change while a workflow runs.
 """
 
-import atexit
 import contextlib
 import gc
 import importlib
@@ -16,7 +15,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 # no package has read them; libreadline sets the last two in a process that loads it, out of Python's sight
@@ -26,11 +24,10 @@ IMPORTED_WITH = dict(os.environ)
 PACKAGES = (
     "pyarrow.parquet",
     "torch.distributed.checkpoint.state_dict",
-    "torch.distributed.optim",
     "transformers.modeling_utils",
     "transformers.tokenization_utils_fast",
 )
-LATER = ("pydantic", "pyarrow.compute", "matplotlib.pyplot")  # while no script waits
+LATER = ("matplotlib.pyplot", "pydantic", "pyarrow.compute", "pandas")  # while no script waits
 
 
 def preload(*names: str) -> None:
@@ -147,21 +144,13 @@ def run(script: str) -> int:
     return 0
 
 
-def end(code: int) -> None:
-    """As Python ends, but without taking all packages apart, which takes half a second."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    try:
-        sys.stdout.flush()
-    except OSError:
-        code = 120
-    os._exit(code)
-
-
 def main(socket_number: str) -> None:
     preload(*PACKAGES)
     become(*fork(serve(socket.socket(fileno=int(socket_number)))))
-    end(run(sys.argv[0]))
+    code = run(sys.argv[0])
+    from snaketrain.runtime.processes import end_quickly  # of the project, so not before the script has run
+
+    end_quickly(code)
 
 
 if __name__ == "__main__":

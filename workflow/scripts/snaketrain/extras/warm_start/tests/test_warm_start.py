@@ -69,6 +69,17 @@ def test_it_ends_as_the_script_ends(server, tmp_path, text, code):
     assert process.returncode == code and ("ZeroDivisionError" in errors) == (code == 1)
 
 
+def test_what_python_does_at_its_end_is_done(server, tmp_path):
+    """Although no module is taken apart: a file that nothing closes has what was written to it."""
+    process = start(
+        tmp_path,
+        "import atexit, threading, time; left = open('left.txt', 'w'); left.write('kept'); atexit.register(print, 'at exit')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.5), print('thread'))).start(); print('script')",
+    )
+    assert process.communicate()[0].split("\n") == ["script", "thread", "at exit", ""] and process.returncode == 0
+    assert (tmp_path / "left.txt").read_text() == "kept"
+
+
 def test_signals_reach_the_script(server, tmp_path):
     text = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('ready', flush=True); time.sleep(600)"
     process = start(tmp_path, text)
