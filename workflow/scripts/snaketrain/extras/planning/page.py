@@ -37,6 +37,8 @@ def lines(name: str, estimate: Estimate, rate: Rate | None) -> Iterator[str]:
     yield f"  a step       {amount(footprint.flops)}FLOP per process" + exchanged(estimate)
     yield f"  checkpoints  {size(estimate.checkpoint)} in {estimate.checkpoint_files} files; {compute.keep_checkpoints + 1} are kept: {size(estimate.stored)}"
     yield f"  training     {training(estimate, rate)}"
+    if compute.processes > 1 and not estimate.on_gpu:
+        yield "  on CPUs      one process with all threads, compute.processes: 1, is as fast or faster (docs/benchmarks.md)"
 
 
 def verdict(estimate: Estimate) -> str:

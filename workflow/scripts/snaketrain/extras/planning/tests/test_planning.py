@@ -337,6 +337,14 @@ def test_the_page_shows_sizes_and_assumptions(llama, tmp_path):
     assert "assumed: 20% to 50% of 100 TFLOP/s" in text
 
 
+@pytest.mark.parametrize(
+    ("compute", "advised"), [({"processes": 2}, True), ({"processes": 2, "gpus": 2, "device": "auto"}, False), ({}, False)]
+)
+def test_processes_that_share_cpus_are_advised_against(llama, compute, advised):
+    estimate = planned(llama({"train.strategy": "ddp"} | {f"compute.{name}": value for name, value in compute.items()}))
+    assert any("compute.processes: 1, is as fast" in line for line in page.lines("small", estimate, None)) == advised
+
+
 def test_plan_and_refusal(workspace, tmp_path):
     """`snakemake plan` on finished runs, and the check before any job that refuses a run which cannot fit."""
     folder = tmp_path / "copy"
