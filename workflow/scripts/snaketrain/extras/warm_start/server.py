@@ -138,7 +138,7 @@ def run(script: str) -> int:
             return (end.code or 0) & 0xFF
         print(end.code, file=sys.stderr)
         return 1
-    except BaseException:
+    except Exception:  # Ctrl-C ends Python by its signal
         sys.excepthook(*sys.exc_info())
         return 1
     return 0
