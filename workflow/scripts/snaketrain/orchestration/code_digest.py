@@ -143,13 +143,9 @@ def _files_of(name: str, importing: Path, world: Path) -> list[Path]:
     if name.startswith(OF_ANY_EXTRA):
         return [path for module, path in _own_modules().items() if fnmatchcase(module, name)]
     if not name.startswith("."):
-        return (
-            [own]
-            if (own := _own_modules().get(name))
-            else _below(world, name.split("."))
-            if _is_beside(name.partition(".")[0], world)
-            else []
-        )
+        if own := _own_modules().get(name):
+            return [own]
+        return _below(world, name.split(".")) if _is_beside(name.partition(".")[0], world) else []
     above = len(name) - len(name.lstrip("."))
     return _below(importing.resolve().parents[above - 1], name[above:].split("."))
 
