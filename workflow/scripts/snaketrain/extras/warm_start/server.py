@@ -33,7 +33,6 @@ LATER = ("matplotlib.pyplot", "pydantic", "pyarrow.compute", "pandas")  # while 
 def preload(*names: str) -> None:
     for name in names:
         importlib.import_module(name)
-    gc.freeze()  # no process's collector touches, and so copies, what is loaded
 
 
 def serve(listening: socket.socket) -> socket.socket:
@@ -49,6 +48,7 @@ def serve(listening: socket.socket) -> socket.socket:
             shutil.rmtree(Path(listening.getsockname()).parent, ignore_errors=True)
             os._exit(0)  # taking all packages apart would take longer than many a script
         connection, _ = listening.accept()
+        gc.freeze()  # no process's collector touches, and so copies, what is loaded
         if not os.fork():
             listening.close()
             return connection
