@@ -64,7 +64,7 @@ def test_a_limit_that_only_other_users_fill_is_waited_for(slurm, executor, submi
     slurm(sbatch=once_refused(AT_THE_LIMIT), squeue="true")
     executor.run_job(submission)
     assert [job.external_jobid for job in executor.active_jobs] == ["12"] and not executor.reported
-    assert "a limit on submitted jobs is reached, by none of yours; trying again for 30 minutes" in caplog.text
+    assert "a limit on submitted jobs is reached, although you have none in the queue; trying again for 30 minutes" in caplog.text
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -102,7 +102,7 @@ class Patient(Following):
         if LIMIT.search(message) and (self.following or jobs_ahead(self.slurm, FIRST_PAUSE_SECONDS)):
             return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue", math.inf
         if FULL_QUEUE.search(message):
-            how = f"a limit on submitted jobs is reached, by none of yours; trying again for {OTHERS_PATIENCE_SECONDS // 60} minutes"
+            how = f"a limit on submitted jobs is reached, although you have none in the queue; trying again for {OTHERS_PATIENCE_SECONDS // 60} minutes"
             return how, OTHERS_PATIENCE_SECONDS
         return "", 0
 

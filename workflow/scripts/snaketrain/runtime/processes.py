@@ -50,8 +50,8 @@ def end_quickly(code: int = 0) -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for file in gc.get_objects():
-        if issubclass(type(file), io.IOBase) and not file.closed:
-            with suppress(OSError, ValueError):
+        if issubclass(type(file), io.IOBase):
+            with suppress(Exception):  # it may be closed or detached, or somebody's own class
                 file.flush()
     try:
         sys.stdout.flush()

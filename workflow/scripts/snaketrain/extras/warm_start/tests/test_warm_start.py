@@ -73,7 +73,7 @@ def test_what_python_does_at_its_end_is_done(server, tmp_path):
     """Although no module is taken apart: a file that nothing closes has what was written to it."""
     process = start(
         tmp_path,
-        "import atexit, threading, time; left = open('left.txt', 'w'); left.write('kept'); atexit.register(print, 'at exit')\n"
+        "import atexit, io, threading, time; detached = io.TextIOWrapper(io.BytesIO()); detached.detach(); left = open('left.txt', 'w'); left.write('kept'); atexit.register(print, 'at exit')\n"
         "threading.Thread(target=lambda: (time.sleep(0.5), print('thread'))).start(); print('script')",
     )
     assert process.communicate()[0].split("\n") == ["script", "thread", "at exit", ""] and process.returncode == 0
