@@ -1,5 +1,5 @@
-"""Writes the generated documents: config/README.md from the settings classes, docs/benchmarks.md and docs/how_large.md from the results
-of the benchmarks, and the rule graph in README.md from the Snakefile.
+"""Writes the generated documents: config/README.md from the settings classes, docs/other_trainers.md from the names that messages explain,
+docs/benchmarks.md and docs/how_large.md from the results of the benchmarks, and the rule graph in README.md from the Snakefile.
 
 `--check` writes nothing, and fails if a file is out of date.
 """
@@ -21,6 +21,7 @@ from jinja2 import Environment, StrictUndefined
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
+from snaketrain.config.other_trainers import PRECISIONS, TRAINERS  # noqa: E402
 from snaketrain.config.schema import Section, Settings  # noqa: E402
 from snaketrain.config.schema.of_extras import modules  # noqa: E402
 from snaketrain.config.schema.tasks import ModuleSettings, TextClassificationSettings  # noqa: E402
@@ -28,6 +29,7 @@ from snaketrain.config.schema.tasks import ModuleSettings, TextClassificationSet
 REFERENCE = REPOSITORY / "config/README.md"
 README = REPOSITORY / "README.md"
 BENCHMARKS = REPOSITORY / "docs/benchmarks.md"
+OTHER_TRAINERS = REPOSITORY / "docs/other_trainers.md"
 HOW_LARGE = REPOSITORY / "docs/how_large.md"
 INTRODUCTION = """# Settings
 
@@ -119,6 +121,26 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+# --- names of other trainers
+
+COMING_FROM = """# Coming from another trainer
+
+<!-- Generated from workflow/scripts/snaketrain/config/other_trainers.py by docs/write_docs.py. -->
+
+What settings of other trainers are called here. Whoever writes one of theirs into a configuration is told the same by an error message, before any job starts. All settings are in the
+[reference](../config/README.md)."""
+SETTING = re.compile(rf"\b((?:{'|'.join(Settings.model_fields)})(?:\.\w+)+(?:: (?:\{{.*\}}|\w+))?)")
+
+
+def other_trainers() -> str:
+    precisions = ", ".join(f"`{theirs}` is `{ours}`" for theirs, ours in PRECISIONS.items())
+    parts = [COMING_FROM]
+    for trainer, names in TRAINERS.items():
+        rows = [f"| `{theirs}` | " + SETTING.sub(r"`\1`", ours) + " |" for theirs, ours in sorted(names.items())]
+        parts.append("\n".join([f"## {trainer}", "", "| theirs | here |", "|---|---|", *rows]))
+    return "\n\n".join([*parts, f"Of Lightning's values of `precision`, {precisions}."]) + "\n"
+
+
 # --- benchmarks
 
 
@@ -196,6 +218,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     check = parser.parse_args().check
     wanted = {REFERENCE: reference(), BENCHMARKS: with_figures(BENCHMARKS), HOW_LARGE: with_figures(HOW_LARGE)}
+    wanted[OTHER_TRAINERS] = other_trainers()
     if README.is_file():
         wanted[README] = with_graph(README.read_text(encoding="utf-8"))
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]

@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
-from snaketrain.config.errors import OURS, VALUES, ConfigurationError, fields_at
+from snaketrain.config.errors import ConfigurationError, fields_at
 from snaketrain.config.files import read_configuration
+from snaketrain.config.other_trainers import OURS, PRECISIONS
 from snaketrain.config.references import NotFound, find, load
 from snaketrain.config.runs import read
 from snaketrain.config.schema import Settings
@@ -40,10 +42,17 @@ def test_our_names_exist_and_theirs_do_not(name):
     assert name not in fields_at(["train"]) and name not in Settings.model_fields
 
 
+@pytest.mark.parametrize("ours", sorted({ours for ours in OURS.values() if re.search(r"^[\w.]+: \{(?!\.)", ours) and "..." not in ours}))
+def test_what_is_written_out_can_be_copied(ours):
+    setting, _, value = ours.partition(": ")
+    section, name = setting.split(".")
+    assert read({"data": DATA, section: {name: yaml.safe_load(value)}}).problems == []
+
+
 def test_the_names_that_users_bring_are_known():
     assert set(ASKED_FOR) <= set(OURS)
     (problem,) = read({"data": DATA, "train": {"precision": "16-mixed"}}).problems
-    assert problem.endswith("Here it is fp16.") and set(VALUES.values()) == {"fp16", "bf16", "fp32"}
+    assert problem.endswith("Here it is fp16.") and set(PRECISIONS.values()) == {"fp16", "bf16", "fp32"}
 
 
 @pytest.mark.parametrize("place", ["tasks", "strategies"])

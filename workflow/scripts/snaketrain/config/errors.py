@@ -1,4 +1,4 @@
-"""Error messages for a wrong configuration: where, what, and what to do; also for settings of other trainers (transformers, Lightning, plain PyTorch)."""
+"""Error messages for a wrong configuration: where, what, and what to do."""
 
 import difflib
 import itertools
@@ -10,6 +10,7 @@ from typing import get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from snaketrain.config.other_trainers import PRECISIONS, from_elsewhere
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.schema.base import LONGEST_NAME, NAME
 from snaketrain.runtime.credentials import hidden
@@ -86,7 +87,7 @@ def problem(item: ErrorDetails, section: type[Section] = Settings, where: str = 
         return f"{path}: is missing, and has no default. See config/README.md for what it means."
     if kind == "literal_error":
         known = re.findall(r"'(.*?)'", context["expected"])
-        ours = f". Here it is {VALUES[str(given)]}." if str(given) in VALUES and path.endswith("precision") else ""
+        ours = f". Here it is {PRECISIONS[str(given)]}." if str(given) in PRECISIONS and path.endswith("precision") else ""
         return f"{path}: {shown(given)} is not one of {context['expected']}{ours or nearest(given, known)}"
     if kind == "model_type" and path == "data" and isinstance(given, str):
         return f"data: there is no {given!r} among the `datasets`. Name one of them, or write the section here."
@@ -190,80 +191,3 @@ def bad_name(name: str) -> str | None:
     if len(name) <= LONGEST_NAME and re.fullmatch(NAME, name):
         return None
     return f"{name!r} cannot be a name: it is used as a folder name, so use only letters, digits and . _ - = +, beginning with a letter or digit."
-
-
-# --- names and values of other trainers: transformers' `Trainer`, Lightning, plain PyTorch loops
-
-OURS = {
-    "accelerator": "compute.device: cpu or cuda",
-    "accumulate_grad_batches": "train.accumulate, into which a batch of the same size is split",
-    "adam_beta1": "train.optimizer: {use: torch.optim.AdamW, arguments: {betas: [0.9, 0.999]}}",
-    "adam_beta2": "train.optimizer: {use: torch.optim.AdamW, arguments: {betas: [0.9, 0.999]}}",
-    "adam_epsilon": "train.optimizer: {use: torch.optim.AdamW, arguments: {eps: 1e-8}}",
-    "bf16": "train.precision: bf16",
-    "check_val_every_n_epoch": "train.evaluations_per_epoch or train.evaluate_every",
-    "data_seed": "train.seed",
-    "dataloader_num_workers": "compute.loader_workers",
-    "ddp_find_unused_parameters": "train.strategy: {use: ddp, arguments: {...}}, see docs/strategies.md",
-    "deepspeed": "train.strategy: fsdp or zero1",
-    "default_root_dir": "the working directory of snakemake: results are in results/",
-    "devices": "compute.processes, and compute.gpus for a cluster",
-    "early_stopping_patience": "train.early_stopping: {patience: 3}",
-    "eval_batch_size": "nothing: evaluations take at most two training batches at a time",
-    "eval_steps": "train.evaluate_every",
-    "eval_strategy": "train.evaluate_every or train.evaluations_per_epoch",
-    "evaluation_strategy": "train.evaluate_every or train.evaluations_per_epoch",
-    "fp16": "train.precision: fp16",
-    "fsdp": "train.strategy: fsdp",
-    "gradient_accumulation_steps": "train.accumulate, into which a batch of the same size is split: train.batch_size is that of an update",
-    "gradient_checkpointing": "train.recompute_activations",
-    "gradient_clip_val": "train.clip_norm",
-    "greater_is_better": "select.mode, which most metrics decide themselves",
-    "label_smoothing_factor": "train.task: {use: text_classification, arguments: {label_smoothing: 0.1}}",
-    "limit_train_batches": "data.limit_train, in examples",
-    "load_best_model_at_end": "nothing: the best checkpoint is always selected, by select.metric",
-    "log_every_n_steps": "tracking.log_every_steps",
-    "logging_steps": "tracking.log_every_steps",
-    "lr": "train.learning_rate",
-    "lr_scheduler_type": "train.schedule",
-    "max_epochs": "train.epochs",
-    "max_grad_norm": "train.clip_norm",
-    "max_seq_length": "data.max_length",
-    "max_steps": "train.steps",
-    "metric_for_best_model": "select.metric",
-    "model_name_or_path": "model.source",
-    "num_epochs": "train.epochs",
-    "num_nodes": "compute.nodes",
-    "num_train_epochs": "train.epochs",
-    "num_workers": "compute.loader_workers",
-    "optim": "train.optimizer",
-    "output_dir": "the working directory of snakemake: results are in results/",
-    "per_device_eval_batch_size": "nothing: evaluations take at most two training batches at a time",
-    "per_device_train_batch_size": "train.batch_size, over all processes together",
-    "report_to": "tracking.uri: every run is recorded in MLflow",
-    "resume_from_checkpoint": "nothing: a training that was interrupted continues by itself",
-    "run_name": "the name of the run under `runs`",
-    "save_steps": "train.save_every",
-    "save_total_limit": "compute.keep_checkpoints",
-    "scheduler": "train.schedule",
-    "torch_compile": "train.compile",
-    "train_batch_size": "train.batch_size",
-    "val_check_interval": "train.evaluate_every",
-    "warmup_ratio": "train.warmup, where a value below 1 is a share of all steps",
-    "warmup_steps": "train.warmup",
-}
-VALUES = {
-    "16": "fp16",
-    "16-mixed": "fp16",
-    "16-true": "fp16",
-    "bf16-mixed": "bf16",
-    "bf16-true": "bf16",
-    "32": "fp32",
-    "32-true": "fp32",
-}  # of precision
-
-
-def from_elsewhere(name: object) -> str:
-    """A sentence for a name that other trainers use; empty for others."""
-    ours = OURS.get(str(name).rpartition(".")[2].lower().removeprefix("--").replace("-", "_"))
-    return f" Here it is {ours}." if ours else ""

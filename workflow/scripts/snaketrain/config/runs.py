@@ -20,13 +20,13 @@ from snaketrain.config.errors import (
     dotted,
     errors_in,
     fields_at,
-    from_elsewhere,
     near,
     nearest,
     problem,
     shown,
 )
 from snaketrain.config.files import ALTERNATIVES, TooLarge, merged, not_plain, value_at, without, without_alternatives
+from snaketrain.config.other_trainers import from_elsewhere
 from snaketrain.config.schema import Settings
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER, sections_in
 from snaketrain.config.schema.of_extras import hooks, modules
