@@ -151,7 +151,7 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     if Ranks.of_environment().rank == 0:
         verify(*read.values())
     data, inputs = read["data"], {role: manifest.content for role, manifest in read.items()}
-    files = {role: manifest.folder / "files" for role, manifest in read.items()}
+    files = {role: manifest.model_files for role, manifest in read.items()}
 
     from snaketrain.data.loading.batches import BatchCounts
     from snaketrain.data.loading.examples import open_splits

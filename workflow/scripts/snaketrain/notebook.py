@@ -38,4 +38,4 @@ def open_run(name: str, configuration: str | Path = "config/config.yaml") -> Ope
 
 
 def files(fetched: Manifest | None) -> Path | None:
-    return fetched.folder / "files" if fetched else None
+    return fetched.model_files if fetched else None

@@ -56,9 +56,11 @@ def planned_data(run: Settings, results: Path, scratch: Path) -> PlannedData:
 
 def fetched_or_local(source: Source, results: Path, setting: str) -> Path:
     """The folder of a source's files, which an earlier start has fetched, or which are on this machine."""
-    fetched = results / "models" / source_name(source)
-    if (fetched / "manifest.json").is_file():
-        return fetched / "files"
+    made = results / ("runs/{}/selection" if source.from_run else "models/{}").format(source.from_run or source_name(source)) / "manifest.json"
+    if made.is_file():
+        return read_manifest(made).model_files
+    if source.from_run:
+        raise NotPlannable(f"{setting}: {describe(source)} has not selected its model yet: train it first")
     if source.is_remote:
         raise NotPlannable(f"{setting}: {describe(source)} is not fetched yet: use the target `plan`, which fetches it")
     try:

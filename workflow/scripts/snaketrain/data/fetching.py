@@ -94,6 +94,8 @@ def verify(source: Source, files: dict[str, Path]) -> None:
 
 def describe(source: Source) -> str:
     """Where the files come from, for messages."""
+    if source.from_run:
+        return f"run {source.from_run}"
     path = source.path and without_secrets(source.path)
     path = path if path is None or len(path) <= 200 else f"{path[:100]}...{path[-50:]}"
     inside = f", path {path!r}" if path else ""

@@ -149,7 +149,7 @@ class Scoring:
         train, strategy, watch = self.train, self.strategy, self.watch
         task = make_task(train, self.data.facts)
         add_metrics(task, self.evaluate.metrics, self.data.facts, train.task.use, "evaluate.metrics")
-        pretrained = self.fetched.folder / "files" if self.fetched else None
+        pretrained = self.fetched.model_files if self.fetched else None
         loader = Loader.of(self.args.loader_workers, pin_memory=strategy.device.type == "cuda")
         state = load_trained(task, train, self.model, pretrained, facts_of(self.data), folder, strategy)
         ranks, size = strategy.data_parallel_size, self.evaluate.batch_size

@@ -14,7 +14,7 @@ from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.config.secrets import variables_in
 from snaketrain.orchestration.names import data_name, initial, run_of, source_name
 from snaketrain.orchestration.rule_values import varying
-from snaketrain.orchestration.stage import Decision, ModelStage, Stage
+from snaketrain.orchestration.stage import Decision, ModelStage, Stage, made_by
 from snaketrain.orchestration.stages import Evaluation, classes, folder_of_job
 from snaketrain.orchestration.strategy_declarations import evaluation_compute, saves_shards
 from snaketrain.runtime import strict_json
@@ -52,7 +52,7 @@ class Pipeline:
     @cached_property
     def models(self) -> dict[str, Source]:
         sources = [s for run in self.runs.values() for s in (run.data.tokenizer, run.model.source, initial(run)) if s is not None]
-        return {source_name(source): source for source in sources}
+        return {source_name(source): source for source in sources if not source.from_run}
 
     @cached_property
     def inputs(self) -> dict[str, Source]:
@@ -141,7 +141,7 @@ class Pipeline:
 
     def weights(self, name: str) -> list[str]:
         source = self.runs[run_of(name)].model.source
-        return [self.as_input("fetch_model", source_name(source))] if source else []
+        return [self.as_input(*made_by(source))] if source else []
 
     def read(self, stage: str, *roles: str) -> list[str] | Callable[[Sequence[str]], list[str]]:
         """What each job of a stage reads in these roles, or in all, for the input of its rule."""

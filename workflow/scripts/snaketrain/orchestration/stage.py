@@ -170,4 +170,8 @@ class Decision(Stage):
 
 def fetched(**sources: Source | None) -> Reads:
     """Models and tokenizers, by role."""
-    return {role: ("fetch_model", source_name(source)) for role, source in sources.items() if source}
+    return {role: made_by(source) for role, source in sources.items() if source}
+
+
+def made_by(source: Source) -> tuple[str, str]:
+    return ("select_checkpoint", source.from_run) if source.from_run else ("fetch_model", source_name(source))

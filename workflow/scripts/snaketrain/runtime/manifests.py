@@ -50,6 +50,11 @@ class Manifest:
         """Digest of what the stage made, independent of when and where."""
         return digest(self.files, self.facts)
 
+    @property
+    def model_files(self) -> Path:
+        """The folder of a fetched model, or of the one that a run has selected."""
+        return self.folder / ("model" if self.stage == "select_checkpoint" else "files")
+
     def file(self, name: str) -> Path:
         return (self.folder / name).resolve()
 

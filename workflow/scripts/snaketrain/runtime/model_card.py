@@ -128,6 +128,7 @@ def metadata(run: str, data: JsonObject, settings: JsonObject, architecture: str
 
 def introduction(settings: JsonObject, architecture: str | None, chosen: JsonObject) -> str:
     source = next((settings[key] for key in ("model.source.hub", "model.source.package", "model.source.path") if settings.get(key)), None)
+    source = f"the run {settings['model.source.run']}" if settings.get("model.source.run") else source
     start = f"fine-tuned from {plain(source)}" if source else "trained from a random initialisation"
     return (
         f"{plain(architecture or settings.get('model.use'))}, {start}, by [Snakemake](https://snakemake.github.io) with snaketrain. "

@@ -140,10 +140,13 @@ def tags(run: JsonObject) -> dict[str, str]:
 
 
 def of_several(run: JsonObject, training: Path) -> dict[str, str]:
-    """Tags of a training whose steps are not all its own, or are of more than one code and configuration."""
+    """Tags of a training that began with the model of another run, whose steps are not all its own, or are of more than one code and configuration."""
+    base = (run["settings"]["model"].get("source") or {}).get("run")
+    sent = read_json(training.parents[1] / base / "training/.mlflow.json") if base else None
     reused = read_json(training / "reused.json") or {}
     mixed = [f"{', '.join(change['changed'])} changed after step {change['step']}" for change in run.get("mixed") or ()]
-    found = {"pipeline.took_over": str(reused.get("message", "")), "pipeline.mixed": cut("; ".join(mixed), LONGEST_TAG)}
+    found = {"pipeline.trained_from": base or "", "pipeline.trained_from_run_id": (sent or {}).get("run_id", "")}
+    found |= {"pipeline.took_over": str(reused.get("message", "")), "pipeline.mixed": cut("; ".join(mixed), LONGEST_TAG)}
     return {name: text for name, text in found.items() if text}
 
 
@@ -152,7 +155,8 @@ def note(run: JsonObject, experiment_id: str | None, data_run_id: str | None, se
     text = f"{data.get('name', '')} `{data.get('content', '')}`"
     if data_run_id:
         text = f"[{data.get('name')}]({run_address('', str(experiment_id), data_run_id).removeprefix('/')}) `{data.get('content')}`"
-    also = [f"Mixed: {several['pipeline.mixed']}"] if "pipeline.mixed" in several else []
+    also = [f"It began with the selected model of {several['pipeline.trained_from']}"] if "pipeline.trained_from" in several else []
+    also += [f"Mixed: {several['pipeline.mixed']}"] if "pipeline.mixed" in several else []
     also += [f"It {several['pipeline.took_over']}"] if "pipeline.took_over" in several else []
     return "\n\n".join(part for part in (run.get("notes") or "", *(f"{each}." for each in also), f"Data: {text}" if data else "") if part)
 

@@ -63,6 +63,11 @@ class Source(Section):
         return bool(self.hub) or self.has_address
 
     @property
+    def from_run(self) -> str | None:
+        """The run whose selected model it is."""
+        return None
+
+    @property
     def source(self) -> "Source":
         """Just where the files are, without the settings of a derived class."""
         return Source.model_construct(**{name: getattr(self, name) for name in Source.model_fields})
@@ -127,6 +132,28 @@ class Examples(Source):
         yield from self._hub_problems()
 
 
+class Weights(Source):
+    """Where weights come from: files, as in a [Source](#source), or another run of this configuration."""
+
+    run: Name | None = Field(
+        None, exclude_if=is_null, description="another run of this configuration, which is trained first: its selected model"
+    )
+
+    @property
+    def from_run(self) -> str | None:
+        return self.run
+
+    @property
+    def is_remote(self) -> bool:
+        return self.run is not None or super().is_remote
+
+    def contradictions(self) -> Iterator[str]:
+        if self.run is None:
+            yield from super().contradictions()
+        elif given := [name for name in Source.model_fields if getattr(self, name) != Source.model_fields[name].default]:
+            yield f"names a run and `{given[0]}`: keep one"
+
+
 # arguments of `from_pretrained` that are not fields of a model's configuration
 LOADING_ARGUMENTS = ("attn_implementation", "dtype", "torch_dtype", "ignore_mismatched_sizes", "use_safetensors", "variant", "quantization_config",
               "device_map", "low_cpu_mem_usage", "trust_remote_code", "key_mapping", "experts_implementation", "subfolder")  # fmt: skip
@@ -159,7 +186,7 @@ class Adapters(Section):
 class InitialWeights(Section):
     """Weights of an earlier run to start from, or a part of them; optimizer and step count start fresh."""
 
-    source: Source = Field(description="`.safetensors` or `.pt` files, such as the folder `selection/model` of a run")
+    source: Weights = Field(description="`.safetensors` or `.pt` files, or the selected model of another run")
     part: str | None = Field(None, description="load only names with this prefix in the file, such as `encoder.`; null: all", min_length=1)
     into: str | None = Field(None, description="the prefix they have in the model, such as `bert.`; null: the same")
     strict: bool = Field(True, description="refuse names and shapes without a counterpart; `false`: load what fits and log the rest")
@@ -171,7 +198,9 @@ class Model(Section):
     use: str = Field(
         "transformers.AutoModelForSequenceClassification", description="the class, `package.module.Class` or `path/to/file.py:Class`"
     )
-    source: Source | None = Field(None, description="pretrained weights; null: a random initialisation from `arguments`")
+    source: Weights | None = Field(
+        None, description="pretrained weights, or the selected model of another run; null: a random initialisation from `arguments`"
+    )
     arguments: Arguments = Field({}, description="arguments of the class; for transformers, fields of its configuration")
     initial_weights: InitialWeights | None = Field(
         None, description="weights of an earlier run, copied over those of `source` or the random initialisation"
@@ -184,4 +213,4 @@ class Model(Section):
         if self.source is None:
             yield "`adapters` need pretrained weights: name them as `source`"
         if self.initial_weights is not None:
-            yield "`adapters` and `initial_weights` exclude each other: name the folder `selection/model` of the earlier run as `source`"
+            yield "`adapters` and `initial_weights` exclude each other: name the earlier run or its folder `selection/model` as `source`"

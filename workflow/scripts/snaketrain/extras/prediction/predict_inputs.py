@@ -50,7 +50,7 @@ def main(args: Namespace) -> None:
     trained = TrainedModel.read(folder)
     strategy = start_strategy(trained.train, args.device, trained.precision)
     watch = StallWatchdog(job.folder / "stalled", strategy, args.stall_seconds)
-    state = load_state(trained, folder, model.folder / "files" if model else None, strategy)
+    state = load_state(trained, folder, model.model_files if model else None, strategy)
     predictor = Predictor(trained, folder, state, args.batch_size, args.threads, watch.beat)
     files = []
     for name, each in inputs.items():

@@ -1,0 +1,1 @@
+"""Runs that start from the selected model of another run."""
