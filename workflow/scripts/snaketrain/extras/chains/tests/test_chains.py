@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.test_staleness import dry_run, jobs_in
+from pipeline.test_staleness import jobs_in
 from pipeline.workspace import make_workspace, snakemake, write_configuration
 from pipeline.workspace import read_configuration as read_written
 from snaketrain.config.runs import read_runs
@@ -54,11 +54,11 @@ def test_another_training_of_the_first_run_makes_the_second_stale(workspace):
     changed["runs"].pop("by_path", None)
     write_configuration(workspace, changed)
     before = selected(workspace, "tuned").facts["weights"]
-    jobs = jobs_in(dry_run(workspace))
+    jobs = jobs_in(snakemake(workspace, "--dry-run").stdout)
     assert {"train_model base", "train_model tuned"} <= jobs and "train_model other" not in jobs
     snakemake(workspace)
     assert selected(workspace, "tuned").facts["weights"] != before
-    assert not jobs_in(dry_run(workspace))
+    assert not jobs_in(snakemake(workspace, "--dry-run").stdout)
 
 
 def problems(**runs):
