@@ -56,7 +56,9 @@ def planned_data(run: Settings, results: Path, scratch: Path) -> PlannedData:
 
 def fetched_or_local(source: Source, results: Path, setting: str) -> Path:
     """The folder of a source's files, which an earlier start has fetched, or which are on this machine."""
-    made = results / ("runs/{}/selection" if source.from_run else "models/{}").format(source.from_run or source_name(source)) / "manifest.json"
+    made = (
+        results / ("runs/{}/selection" if source.from_run else "models/{}").format(source.from_run or source_name(source)) / "manifest.json"
+    )
     if made.is_file():
         return read_manifest(made).model_files
     if source.from_run:

@@ -1,10 +1,9 @@
 """A run starts from the selected model of another: in the same bits as from its folder, after it, and again whenever that one changes."""
 
 import pytest
-
 from pipeline.test_staleness import jobs_in
-from pipeline.workspace import make_workspace, snakemake, write_configuration
-from pipeline.workspace import read_configuration as read_written
+from pipeline.workspace import make_workspace, read_configuration, snakemake, write_configuration
+
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema.model import Weights
 from snaketrain.extras.chains.check import problems_of_runs
@@ -27,7 +26,7 @@ def selected(folder, run):
 
 
 def test_the_weights_are_those_of_a_training_from_the_folder(workspace):
-    changed = read_written(workspace)
+    changed = read_configuration(workspace)
     changed["runs"]["by_path"] = RUNS["tuned"] | {"model.source": {"path": "results/runs/base/selection/model"}}
     write_configuration(workspace, changed)
     snakemake(workspace)
@@ -49,7 +48,7 @@ def test_mlflow_and_the_card_name_the_first_run(workspace):
 
 
 def test_another_training_of_the_first_run_makes_the_second_stale(workspace):
-    changed = read_written(workspace)
+    changed = read_configuration(workspace)
     changed["runs"]["base"] = {"train.epochs": 1, "train.seed": 3}
     changed["runs"].pop("by_path", None)
     write_configuration(workspace, changed)
@@ -71,7 +70,9 @@ def test_a_run_that_does_not_exist_is_told():
 
 
 def test_a_circle_is_told():
-    found = problems(a={"model.source": {"run": "b"}}, b={"model.initial_weights": {"source": {"run": "c"}}}, c={"model.source": {"run": "a"}}, d={})
+    found = problems(
+        a={"model.source": {"run": "b"}}, b={"model.initial_weights": {"source": {"run": "c"}}}, c={"model.source": {"run": "a"}}, d={}
+    )
     assert [problem.partition(",")[0] for problem in found] == [
         "model.source.run: a starts from b starts from c starts from a",
         "model.initial_weights.source.run: b starts from c starts from a starts from b",
