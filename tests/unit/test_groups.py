@@ -63,6 +63,17 @@ def groups_of(module: nn.Module, *groups: dict) -> list[dict]:
     return parameter_groups("model", module, 0.1, [Group(**group) for group in groups])
 
 
+def test_all_parameters_decay_where_that_is_asked_for():
+    module = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
+    decays = {
+        name: group["weight_decay"] for group in parameter_groups("model", module, 0.1, [], decay_all=True) for name in group["params"]
+    }
+    assert decays == dict.fromkeys(("0.weight", "0.bias", "1.weight", "1.bias"), 0.1)
+    check_groups({"model": module}, [Group(match="1.*", weight_decay=0.2)], decay_all=True)
+    with pytest.raises(ValueError, match="`decay` is all, but `weight_decay` is 0"):
+        Train(decay="all", weight_decay=0.0)
+
+
 def test_the_first_group_that_matches_applies():
     module = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
     found = groups_of(module, {"match": "1.*", "dimensions": 2, "optimizer": "torch.optim.SGD"}, {"match": "1.*", "rate_scale": 2})

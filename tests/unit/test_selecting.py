@@ -10,7 +10,7 @@ import pytest
 
 import select_checkpoint
 from select_checkpoint import rank_checkpoints
-from snaketrain.config.schema import Train
+from snaketrain.config.schema import Select, Train
 from snaketrain.evaluation.comparing import curves
 from snaketrain.runtime import manifests
 from snaketrain.runtime.manifests import Manifest, content_digest, digests, file_digest, read_manifest, write_manifest
@@ -156,3 +156,26 @@ def test_several_checkpoints_are_averaged_where_that_is_asked_for(finished, tmp_
     select_checkpoint.main(Namespace(output=tmp_path / "selection/manifest.json", settings=given, model=None, **finished))
     assert chosen == ["step-00000012", "step-00000008"]
     assert json.loads((tmp_path / "selection/selection.json").read_text())["averaged"] == [12, 8]
+
+
+def test_a_step_can_be_named(finished, tmp_path, capsys):
+    def select(step: int) -> int:
+        given = JobSettings("select_checkpoint", {"select": {"metric": "accuracy", "mode": None, "step": step}}, {})
+        select_checkpoint.main(Namespace(output=tmp_path / "selection/manifest.json", settings=given, model=None, **finished))
+        return read_manifest(tmp_path / "selection/manifest.json").facts["step"]
+
+    assert select(8) == 8
+    assert (
+        "small: select.step names step 8, whose dev accuracy is 0.7; the best of 3 evaluated checkpoints is that of step 12\n"
+        in capsys.readouterr().out
+    )
+    assert file_digest(tmp_path / "selection/model/model.safetensors") == file_digest(
+        finished["training"].parent / "checkpoints/step-00000008/model.safetensors"
+    )
+    with pytest.raises(SystemExit, match=r"select.step: small has no checkpoint of step 4 with an evaluation. It has those of 8, 12."):
+        select(4)
+
+
+def test_a_step_and_an_average_exclude_each_other():
+    with pytest.raises(ValueError, match="`step` names one checkpoint, and `average` asks for several"):
+        Select(step=8, average=2)

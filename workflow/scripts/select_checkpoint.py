@@ -13,7 +13,7 @@ from snaketrain.runtime import stages
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import Manifest, adopt, digests, read_manifest, verify, write_json
 from snaketrain.runtime.model_card import write_card
-from snaketrain.runtime.strict_json import rounded
+from snaketrain.runtime.strict_json import rounded, shortened
 from snaketrain.tasks.metric_names import mode_of
 from snaketrain.training.checkpoints.model_folder import TASK, export, merge, weights_in
 from snaketrain.training.checkpoints.ranking import Evaluated, best_first, evaluated
@@ -52,7 +52,13 @@ def main(args: Namespace) -> None:
     mode = mode_of(select.metric, training.facts["metrics"], select.mode)
     ranking = rank_checkpoints(training.folder, select.metric, mode) or untrained(training)
     verified = {str(Path(name).parent) for name in training.files}
-    chosen = [entry for entry in ranking if entry["kept"] and entry["path"] in verified][: select.average]
+    left = [entry for entry in ranking if entry["kept"] and entry["path"] in verified]
+    if select.step is not None and select.step not in (steps := sorted(entry["step"] for entry in left)):
+        raise SystemExit(
+            f"select.step: {training.facts['run']} has no checkpoint of step {select.step} with an evaluation. It has those of {shortened([*map(str, steps)], most=20)}. "
+            "Name one of them, or raise compute.keep_checkpoints and train again."
+        )
+    chosen = [entry for entry in left if select.step in (None, entry["step"])][: select.average]
     if not chosen:
         raise SystemExit(f"{training.folder}: no checkpoint with a finite dev `{select.metric}` is left. Train the run again.")
     winner, why = chosen[0], explain(chosen, ranking, select, mode)
@@ -71,7 +77,7 @@ def main(args: Namespace) -> None:
     inputs = {"training": training.content} | ({"model": fetched.content} if fetched else {})
     job.finish(inputs, ["selection.json", *files], facts, started)
     write_card(training, data, read_manifest(args.output))
-    is_best = winner["value"] == ranking[0]["value"]
+    is_best = select.step is not None or winner["value"] == ranking[0]["value"]
     print(f"{'' if is_best else 'warning: '}{training.facts['run']}: {why}")
 
 
@@ -119,6 +125,9 @@ def evaluations_of_saved(training: Path) -> list[Evaluated]:
 
 def explain(chosen: list[Ranked], ranking: list[Ranked], select: Select, mode: str) -> str:
     winner, metric = chosen[0], select.metric
+    if select.step is not None:
+        value = f", whose dev {metric} is {rounded(winner['value'], 4)}" if winner["value"] is not None else ""
+        return f"select.step names step {winner['step']}{value}; the best of {len(ranking)} evaluated checkpoints is that of step {ranking[0]['step']}"
     if winner["value"] is None:
         return "nothing was trained and there is no development set: the model as it is"
     best = "highest" if mode == "max" else "lowest"

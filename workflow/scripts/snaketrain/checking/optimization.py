@@ -66,7 +66,7 @@ def _groups(train: Train, named: Named) -> Iterator[str]:
         elif all(id(parameter) in taken for parameter in matched):
             others = " and ".join(f"train.groups.{each} ({train.groups[each].match!r})" for each in sorted(earlier))
             yield f"{where}: {shown(group.match)} only matches parameters that {others} takes first. Put this group before it, or remove it."
-        elif group.weight_decay and all(parameter.ndim <= 1 for parameter in matched):
+        elif group.weight_decay and train.decay != "all" and all(parameter.ndim <= 1 for parameter in matched):
             yield (
                 f"train.groups.{number}.weight_decay: all parameters that match {shown(group.match)} have one dimension, so that no weight decays. Remove it."
             )

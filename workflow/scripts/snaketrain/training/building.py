@@ -236,7 +236,7 @@ def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], st
     if train.compile and (problem := compile_error(train.strategy.arguments, strategy.degrees)):
         raise SystemExit(f"{problem}.")
     freeze(modules, train.freeze)
-    check_groups(modules, train.groups)
+    check_groups(modules, train.groups, train.decay == "all")
     parameters = sum(p.numel() for module in modules.values() for p in module.parameters())  # before they are sharded
     learning = {name for _, names in task.objectives(modules) for name in names}
     prepared: dict[str, tuple[nn.Module, torch.optim.Optimizer]] = {}
@@ -252,7 +252,7 @@ def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], st
             prepared[name] = strategy.place(module) if task.wraps else module.to(strategy.device), nothing_to_update()
             continue
         # by name, and before a strategy shards parameters into other shapes
-        groups = parameter_groups(name, module, train.weight_decay, train.groups)
+        groups = parameter_groups(name, module, train.weight_decay, train.groups, train.decay == "all")
         make_optimizer = partial(optimizer_of, train, groups)
         prepared[name] = (strategy.prepare if task.wraps else strategy.adopt)(module, make_optimizer)
     wrapped, optimizers = {name: pair[0] for name, pair in prepared.items()}, {name: pair[1] for name, pair in prepared.items()}

@@ -40,8 +40,8 @@ def freeze(modules: dict[str, nn.Module], patterns: list[str]) -> None:
             parameter.requires_grad_(False)
 
 
-def parameter_groups(name: str, module: nn.Module, weight_decay: float, groups: list[Group]) -> list[NamedGroup]:
-    """The parameter groups of an optimizer; biases and norms, which have one dimension, never decay."""
+def parameter_groups(name: str, module: nn.Module, weight_decay: float, groups: list[Group], decay_all: bool = False) -> list[NamedGroup]:
+    """The parameter groups of an optimizer; biases and norms, which have one dimension, decay only with `decay_all`."""
     found: dict[tuple[float, float, int | None], list[str]] = {}
     for key, parameter in module.named_parameters():
         if parameter.requires_grad:
@@ -49,7 +49,7 @@ def parameter_groups(name: str, module: nn.Module, weight_decay: float, groups: 
             scale = group.rate_scale if group else 1.0
             decay = weight_decay if group is None or group.weight_decay is None else group.weight_decay
             apart = number if group and (group.optimizer or group.schedule) else None
-            found.setdefault((scale, decay if parameter.ndim > 1 else 0.0, apart), []).append(key)
+            found.setdefault((scale, decay if decay_all or parameter.ndim > 1 else 0.0, apart), []).append(key)
     if not found:
         raise SystemExit(
             f"train.freeze: nothing of the module `{name}` is left to train. Freeze less, or leave it out of the task's `objectives` if it is only "
@@ -67,14 +67,14 @@ def belongs(parameter: nn.Parameter, group: Group, module: str, key: str) -> boo
     return group.dimensions in (None, parameter.ndim) and matches(group.match, module, key)
 
 
-def check_groups(modules: dict[str, nn.Module], groups: list[Group]) -> None:
+def check_groups(modules: dict[str, nn.Module], groups: list[Group], decay_all: bool = False) -> None:
     for group in groups:
         matched = [p for name, module in modules.items() for key, p in module.named_parameters() if belongs(p, group, name, key)]
         if not any(parameter.requires_grad for parameter in matched):
             of = f" of {group.dimensions} dimensions" if group.dimensions else ""
             what = "only frozen parameters match" if matched else f"no parameter{of} matches"
             raise SystemExit(f"train.groups: {what} `{group.match}`. {_some_names(modules)}")
-        if group.weight_decay and all(parameter.ndim <= 1 for parameter in matched):
+        if group.weight_decay and not decay_all and all(parameter.ndim <= 1 for parameter in matched):
             raise SystemExit(
                 f"train.groups: all parameters that match `{group.match}` have one dimension, so that no weight decays. Remove its weight_decay."
             )

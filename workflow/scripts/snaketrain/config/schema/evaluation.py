@@ -61,6 +61,15 @@ class Select(Section):
         exclude_if=is_one,
         description="average the weights of this many of the best checkpoints; `compute.keep_checkpoints` must keep at least as many",
     )
+    step: NotNegative | None = Field(
+        None,
+        exclude_if=is_null,
+        description="select the checkpoint of this step instead of the best one; it must be among those that are kept",
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        if self.step is not None and self.average > 1:
+            yield "`step` names one checkpoint, and `average` asks for several: keep one of the two"
 
 
 class Evaluate(Section):

@@ -62,7 +62,7 @@ class Group(Section):
     match: str = Field(description="a pattern of full parameter names, such as `encoder.embed*`", min_length=1)
     rate_scale: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="factor on the schedule's learning rate")
     weight_decay: Annotated[float, Field(ge=0, le=100)] | None = Field(
-        None, description="instead of `train.weight_decay`; also not for parameters of one dimension"
+        None, description="instead of `train.weight_decay`; of parameters of one dimension only with `train.decay: all`"
     )
     dimensions: Positive | None = Field(
         None, description="only parameters with this many dimensions: 2 for matrices, without biases and norms", exclude_if=is_null
@@ -105,7 +105,12 @@ class Train(Section):
     optimizer: Use = Field(Use(use="torch.optim.AdamW", arguments={"eps": 1e-8}), description="an optimizer class")
     learning_rate: Annotated[float, Field(gt=0, le=100)] = Field(2e-5, description="the peak of the schedule")
     weight_decay: Annotated[float, Field(ge=0, le=100)] = Field(
-        0.01, description="for all parameters but those of one dimension, such as biases and norms"
+        0.01, description="for all parameters but those of one dimension, such as biases and norms; see `decay`"
+    )
+    decay: Literal["matrices", "all"] = Field(
+        "matrices",
+        description="what the weight decays of: parameters of two and more dimensions, or all",
+        exclude_if=lambda value: value == "matrices",
     )
     groups: list[Group] = Field(
         [], description="parameters with a learning rate or weight decay of their own; the first group that matches applies"
@@ -193,6 +198,8 @@ class Train(Section):
             yield f"`accumulate` ({self.accumulate}) splits a batch of {self.batch_size} into more microbatches than it has examples: lower it, or raise `batch_size`"
         if self.save_every is not None and self.save_every_minutes is not None:
             yield "`save_every` and `save_every_minutes` both say when a checkpoint is saved: keep one of the two"
+        if self.decay == "all" and not (self.weight_decay or any(group.weight_decay for group in self.groups)):
+            yield "`decay` is all, but `weight_decay` is 0: give it a value, or remove `decay`"
         if self.packing and self.block_length is not None:
             yield "`packing` keeps texts whole, and `block_length` cuts them: keep one of the two"
         if self.steps and self.warmup >= self.steps:
