@@ -12,6 +12,7 @@ import select_checkpoint
 from select_checkpoint import rank_checkpoints
 from snaketrain.config.schema import Select, Train
 from snaketrain.evaluation.comparing import curves
+from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime import manifests
 from snaketrain.runtime.manifests import Manifest, content_digest, digests, file_digest, read_manifest, write_manifest
 from snaketrain.runtime.stages import JobSettings
@@ -166,7 +167,7 @@ def test_a_step_can_be_named(finished, tmp_path, capsys):
 
     assert select(8) == 8
     assert (
-        "small: select.step names step 8, whose dev accuracy is 0.7; the best of 3 evaluated checkpoints is that of step 12\n"
+        "small: select.step names step 8, whose dev accuracy is 0.7000; the best of 3 evaluated checkpoints is that of step 12\n"
         in capsys.readouterr().out
     )
     assert file_digest(tmp_path / "selection/model/model.safetensors") == file_digest(
@@ -179,3 +180,12 @@ def test_a_step_can_be_named(finished, tmp_path, capsys):
 def test_a_step_and_an_average_exclude_each_other():
     with pytest.raises(ValueError, match="`step` names one checkpoint, and `average` asks for several"):
         Select(step=8, average=2)
+
+
+def test_which_checkpoint_is_taken_trains_nothing_again():
+    """Even where the selection metric ends the training."""
+    config = {"data": {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}}, "train": {"early_stopping": {"patience": 2}}}
+    taken = [{}, {"step": 8}, {"average": 2}, {"metric": "macro_f1"}]
+    pipelines = [Pipeline(config | {"select": select}, reads_files=False) for select in taken]
+    as_is, step, average, metric = (pipeline.stages["train_model"].settings("default") for pipeline in pipelines)
+    assert as_is == step == average != metric

@@ -162,7 +162,8 @@ class Training(ModelStage):
     def settings(self, job: str) -> JsonObject:
         run = self.settings_of(job)
         train = train_settings(run).model_copy(update={"strategy": compared_strategy(run.train.strategy)})
-        return {"model": run.model.as_json, "train": train.as_json} | ({"select": run.select.as_json} if train.depends_on_selection else {})
+        ranking = run.select.model_copy(update={"average": 1, "step": None})  # which checkpoint is taken in the end decides no step
+        return {"model": run.model.as_json, "train": train.as_json} | ({"select": ranking.as_json} if train.depends_on_selection else {})
 
 
 class TrainModel(Training):
