@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -24,12 +25,23 @@ SECTION = 1 << 20  # examples that are shuffled together
 BLOCK = 1 << 14  # neighbouring examples, which a section takes together: reading them stays local
 
 
+class Drawn(Lengths, Protocol):
+    """The lengths of examples of which an epoch takes some several times, and others not at all; as many in each epoch as there are."""
+
+    def of_epoch(self, seed: int, epoch: int) -> np.ndarray:
+        """The epoch's examples, ascending."""
+        ...
+
+
 class Order:
     """Blocks of neighbouring examples in random order, cut into sections of `size` examples, or a little more."""
 
     def __init__(self, lengths: Lengths, seed: int, epoch: int, multiple: int = 1):
         """Every section but the last has a number of examples that is a `multiple` of this one."""
         self.lengths, self.key = lengths, (seed, epoch)
+        self.drawn: np.ndarray | None = lengths.of_epoch(seed, epoch) if hasattr(lengths, "of_epoch") else None
+        if self.drawn is not None:  # what follows are places among them
+            self.lengths = lengths[:][self.drawn]
         self.section_size = multiple * max(1, SECTION // multiple)
         self.sections = max(1, math.ceil(len(lengths) / self.section_size))
         starts = np.arange(0, len(lengths), BLOCK)
@@ -45,7 +57,7 @@ class Order:
         ids = np.concatenate([np.arange(start, end, dtype=np.min_scalar_type(len(self.lengths))) for start, end in runs] or [np.arange(0)])
         lengths = np.concatenate([self.lengths[start:end] for start, end in runs] or [np.arange(0)])
         order = random.permutation(np.arange(len(ids), dtype=np.min_scalar_type(len(ids))))
-        return ids[order], lengths[order], random
+        return ids[order] if self.drawn is None else self.drawn[ids[order]], lengths[order], random
 
     def _runs(self, section: int) -> Iterator[tuple[int, int]]:
         """The ranges of neighbouring examples that make up a section."""
@@ -80,7 +92,8 @@ class BatchCounts:
         if train.batch_tokens is None:
             return cls()
         code = [file_digest(Path(__file__).with_name(name)) for name in ("batches.py", "examples.py")]
-        key = digest(data.content, train.seed, train.batch_tokens, train.packing, train.block_length, code, np.__version__)
+        of_extras = [str(getattr(train, name)) for name in train.of_extras]
+        key = digest(data.content, train.seed, train.batch_tokens, train.packing, train.block_length, of_extras, code, np.__version__)
         return cls(data.folder / ".batch_counts" / f"{key}.json")
 
     def known(self, epoch: int, count: Callable[[], np.ndarray]) -> np.ndarray:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch
 
 from snaketrain.config.schema import Train
+from snaketrain.config.schema.of_extras import hooks
 from snaketrain.data.loading import open_table, split_files
 from snaketrain.data.loading.streams import Stream, is_stream
 from snaketrain.data.loading.training_data import Batch, TrainingData, make, open_items
@@ -230,7 +231,10 @@ def open_splits(data: Manifest, train: Train) -> Splits:
 
 def open_training(data: Manifest, train: Train) -> TrainingData | Stream:
     if not data.facts["splits"]["train"].get("stream"):
-        return open_split(data, "train", train)
+        opened = open_split(data, "train", train)
+        for drawn in hooks("sampling", "drawn"):  # of extras: other lengths of the same examples, see Drawn
+            opened = drawn(opened, data, train)
+        return opened
     source = data.facts["datasets"]["train"]
     dataset = make(source["use"], source["arguments"], "data.train")
     if not is_stream(dataset):

@@ -1,0 +1,1 @@
+"""Rare classes more often than they occur."""
