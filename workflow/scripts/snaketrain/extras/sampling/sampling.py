@@ -42,7 +42,7 @@ class ByClass:
 def shares(counts: np.ndarray, power: float) -> np.ndarray:
     """Of as many examples as there are, how many are of each class: never fewer than one, since the power is below 1."""
     wanted = counts.sum() * counts**power / (counts**power).sum()
-    found = np.floor(wanted).astype(int)
+    found: np.ndarray = np.floor(wanted).astype(int)
     left = counts.sum() - found.sum()
     found[np.argsort(found - wanted, kind="stable")[:left]] += 1  # those that were cut most
     return found

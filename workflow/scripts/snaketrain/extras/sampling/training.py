@@ -3,8 +3,6 @@
 import logging
 from typing import TYPE_CHECKING
 
-from snaketrain.extras.sampling.sampling import ByClass
-
 if TYPE_CHECKING:
     from snaketrain.training.callbacks import Callback
     from train_model import Attempt
@@ -13,6 +11,8 @@ MOST_NAMED = 20  # classes
 
 
 def before_attempt(attempt: "Attempt") -> "list[Callback]":
+    from snaketrain.extras.sampling.sampling import ByClass
+
     lengths = getattr(attempt.plan.batches, "lengths", None)
     if isinstance(lengths, ByClass):
         names = attempt.data.facts["label_names"]

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-
 from pipeline.workspace import make_workspace, sentences, snakemake
+
 from snaketrain.config.runs import read
 from snaketrain.data.loading import batches
 from snaketrain.data.loading.batches import Batches
@@ -96,5 +96,5 @@ def test_a_rare_class_is_found_and_two_processes_equal_one(workspace):
 
 def test_how_often_is_told(workspace):
     log = (workspace / "results/runs/sampled/training/logs/rank-0.log").read_text()
-    assert "train.sampling: how often an epoch takes an example, by its class: unkind 0." in log and ", kind 5." in log
+    assert "train.sampling: how often an epoch takes an example, by its class: unkind 0." in log and ", kind 6." in log
     assert "train.sampling" not in (workspace / "results/runs/as_it_is/training/logs/rank-0.log").read_text()
