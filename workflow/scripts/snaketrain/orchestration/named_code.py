@@ -18,7 +18,7 @@ from snaketrain.orchestration.own_files import Reference, references
 from snaketrain.orchestration.strategy_declarations import InvalidDeclaration, strategy_info
 from snaketrain.tasks.metric_names import KNOWN, MODES, Known, Modes, is_short, mode_of, modes_of, modes_of_module, short_names
 
-TEXT_TASKS = ("text_classification", "causal_lm", "seq2seq")  # their models are from transformers
+TEXT_TASKS = ("text_classification", "causal_lm", "masked_lm", "seq2seq")  # their models are from transformers
 
 
 def reference_errors(run: Settings) -> Iterator[str]:

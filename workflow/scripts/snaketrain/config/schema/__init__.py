@@ -110,9 +110,9 @@ class Settings(Section):
         task, target = self.train.task.use, self.data.target
         if target is None and task == "seq2seq" and not self.data.by_class:
             yield "data.target is missing, and train.task seq2seq needs it: name the column of the text to generate, and set data.label: null"
-        if target is not None and task in ("text_classification", "causal_lm"):
+        if target is not None and task in ("text_classification", "causal_lm", "masked_lm"):
             yield f"data.target ({target}) is not read by train.task {task}: use seq2seq, or remove data.target"
-        if self.data.messages is not None and task in ("text_classification", "seq2seq"):
+        if self.data.messages is not None and task in ("text_classification", "masked_lm", "seq2seq"):
             yield f"data.messages ({self.data.messages}) is not read by train.task {task}: use causal_lm, or remove data.messages"
         if target is not None and (self.train.packing or self.train.block_length):
             yield "data.target is for sequence to sequence, but train.packing and train.block_length are for language models: remove one of them"
