@@ -53,7 +53,7 @@ def test_two_processes_equal_one_and_the_loss_falls(workspace):
     assert len(losses[0]) > 10 and losses[0] == pytest.approx(losses[1], rel=1e-5)
     for run in ("one", "blocks"):
         measured = [event["metrics"]["loss"] for event in journal(workspace, run, "eval")]
-        assert measured[-1] < 0.9 * measured[0], run
+        assert measured[-1] < measured[0] - 0.1, run
 
 
 def test_a_classifier_starts_from_it(workspace):
