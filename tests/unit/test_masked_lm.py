@@ -85,6 +85,7 @@ def test_what_the_model_sees_instead(facts):
 
 def test_the_loss_is_that_of_transformers(facts):
     task, modules = made(facts)
+    modules["model"].requires_grad_(False)
     batch = batch_of(text(30, 0), text(50, 1))
     task.on_epoch_start(4, modules)
     seen, targets = task.masked(batch, 4)
