@@ -83,6 +83,20 @@ def test_what_the_model_sees_instead(facts):
     assert abs(masked - 0.8) < 0.02 and abs(same - 0.1 - 0.1 / (VOCABULARY - FIRST)) < 0.02 and (seen[chosen] >= MASK).all()
 
 
+def test_every_place_is_predicted_as_often_as_others_and_replaced_by_all_tokens(facts):
+    task, _ = made(facts)
+    batch = batch_of(*(text(20, seed) for seed in range(200)))
+    times, others = torch.zeros(22), torch.zeros(VOCABULARY)
+    for epoch in range(50):
+        seen, targets = task.masked(batch, epoch)
+        times += (targets != NO_TARGET).sum(0)
+        others += torch.bincount(seen[(targets != NO_TARGET) & (seen != MASK) & (seen != targets)], minlength=VOCABULARY)
+    expected = 200 * 50 * 3 / 20  # a binomial number
+    assert times[[0, -1]].tolist() == [0, 0] and (abs(times[1:-1] - expected) < 5 * (expected * 0.85) ** 0.5).all()
+    expected = others.sum() / (VOCABULARY - FIRST)
+    assert (abs(others[FIRST:] - expected) < 5 * expected**0.5).all() and not others[:FIRST].any()
+
+
 def test_the_loss_is_that_of_transformers(facts):
     task, modules = made(facts)
     modules["model"].requires_grad_(False)
@@ -120,4 +134,4 @@ def test_what_cannot_be_masked_is_refused(facts, tmp_path):
 def test_special_tokens_of_a_tokenizer_that_marks_none(tmp_path):
     facts = write_tokenizer(tmp_path)
     assert not json.loads((tmp_path / "tokenizer.json").read_text())["added_tokens"]
-    assert made(facts)[0].special.tolist() == [PAD, START, END, MASK]
+    assert made(facts)[0].ordinary.tolist() == list(range(FIRST, VOCABULARY))

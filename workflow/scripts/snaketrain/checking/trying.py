@@ -7,7 +7,9 @@ import contextlib
 import logging
 import os
 import resource
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,16 +77,19 @@ def sample_of(run: Settings, results: Path) -> Sample:
     small = run.model_copy(update={"train": run.train.model_copy(update=few)})
     if max(data.max_length or 0, run.train.block_length or 0, data.max_target_length or 0) > LONGEST:
         raise Unknown
+    scratch = Path(tempfile.mkdtemp(prefix="check-"))
     try:
-        with tempfile.TemporaryDirectory(prefix="check-") as scratch:
-            found = planned_data(small, results, Path(scratch))
-            batch = (
-                found.train.batch(list(range(EXAMPLES)), 0) if found.train.lengths is not None and len(found.train) >= EXAMPLES else None
-            )
-            steps = None if found.assumed or found.train.lengths is None else Plan.of(run.train, found.train.lengths).steps
-            return Sample(batch and {name: tensor.clone() for name, tensor in batch.items()}, found.facts, steps)
-    except NotPlannable:
-        return _of_class(run)
+        found = planned_data(small, results, scratch)
+        batch = found.train.batch(list(range(EXAMPLES)), 0) if found.train.lengths is not None and len(found.train) >= EXAMPLES else None
+        steps = None if found.assumed or found.train.lengths is None else Plan.of(run.train, found.train.lengths).steps
+        sample = Sample(batch and {name: tensor.clone() for name, tensor in batch.items()}, found.facts, steps)
+        weakref.finalize(sample, shutil.rmtree, scratch, ignore_errors=True)  # a task may read its tokenizer
+        return sample
+    except BaseException as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if isinstance(error, NotPlannable):
+            return _of_class(run)
+        raise
 
 
 def _of_class(run: Settings) -> Sample:

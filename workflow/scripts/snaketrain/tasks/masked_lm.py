@@ -1,10 +1,8 @@
 """Predicts the masked tokens of a text from those on both sides: pretraining of encoders, or continued on texts of one's own."""
 
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 MASK_TOKENS = ("[MASK]", "<mask>")  # of BERT and its descendants, and of RoBERTa and BART
 MASKED, REPLACED = 0.8, 0.1  # shares of the predicted tokens; the others stay, so that the model cannot trust what it sees
-OF_EVALUATIONS = (1 << 32) - 1  # in place of an epoch: masks that are the same in each evaluation
+OF_EVALUATIONS = -1  # in place of an epoch: masks that are the same in each evaluation
 
 
 class MaskedLm(TokenPrediction):
@@ -38,8 +36,8 @@ class MaskedLm(TokenPrediction):
 
         tokenizer = Tokenizer.from_file(str(Path(data["tokenizer_folder"]) / "tokenizer.json"))
         self.mask = mask_of(tokenizer, self.mask_token)
-        self.special = np.array(sorted({*special_tokens(tokenizer), self.mask, data["pad_token_id"]}))
-        self.ordinary = np.setdiff1d(np.arange(data["vocab_size"]), self.special)
+        special = {*special_tokens(tokenizer), self.mask, data["pad_token_id"]}
+        self.ordinary = torch.tensor([number for number in range(data["vocab_size"]) if number not in special])
         text = {"vocab_size": data["vocab_size"], "pad_token_id": data["pad_token_id"]}
         module = make_model(model, folder, {}, text)
         check_vocabulary(module, data["vocab_size"])
@@ -52,7 +50,7 @@ class MaskedLm(TokenPrediction):
     def count(self, batch: Batch) -> int:
         """Of an epoch that has perhaps not begun: how many tokens of a text are predicted depends on its length alone."""
         self.check(batch)
-        return sum(self.predicted_of(len(places)) for _, places in self.texts(batch))
+        return int(self.predicted_of(self.can_be_masked(batch)).sum())
 
     def outputs(self, modules: Modules, batch: Batch) -> TokenOutputs:
         self.check(batch)
@@ -67,25 +65,24 @@ class MaskedLm(TokenPrediction):
 
     def masked(self, batch: Batch, epoch: int) -> tuple[Tensor, Tensor]:
         """The tokens that the model sees, and those that it predicts: a function of seed, epoch and text, whatever else is in the batch."""
-        seen = batch["input_ids"].cpu().numpy().copy()
-        targets = np.full_like(seen, NO_TARGET)
-        for row, (tokens, places) in enumerate(self.texts(batch)):
-            random = np.random.default_rng([self.seed, epoch, zlib.crc32(tokens.tobytes())])
-            chosen = random.permutation(places)[: self.predicted_of(len(places))]
-            targets[row, chosen] = tokens[chosen]
-            drawn, others = random.random(len(chosen)), random.choice(self.ordinary, len(chosen))
-            seen[row, chosen] = np.where(drawn < MASKED, self.mask, np.where(drawn < MASKED + REPLACED, others, tokens[chosen]))
-        device = batch["input_ids"].device
-        return torch.from_numpy(seen).to(device), torch.from_numpy(targets).to(device)
+        tokens, possible = batch["input_ids"], self.can_be_masked(batch)
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        of_text = (scrambled(scrambled(tokens) + places) * batch["attention_mask"]).sum(1, keepdim=True) + self.seed
+        drawn = scrambled(scrambled(scrambled(of_text) + epoch) + places)  # a number for each token
+        ranks = drawn.masked_fill(~possible, torch.iinfo(torch.int64).max).argsort(1).argsort(1)
+        chosen = possible & (ranks < self.predicted_of(possible))
+        share, ordinary = share_of(scrambled(drawn)), self.ordinary.to(tokens.device)
+        others = ordinary[(share_of(scrambled(drawn + 1)) * len(ordinary)).long()]
+        instead = torch.where(share < MASKED, self.mask, torch.where(share < MASKED + REPLACED, others, tokens))
+        return torch.where(chosen, instead, tokens), tokens.masked_fill(~chosen, NO_TARGET)
 
-    def texts(self, batch: Batch) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The tokens of each text without padding, and the places of those that are not special."""
-        rows = zip(batch["input_ids"].cpu().numpy(), batch["attention_mask"].sum(1).tolist(), strict=True)
-        texts = [row[:length] for row, length in rows]
-        return [(text, np.flatnonzero(~np.isin(text, self.special))) for text in texts]
+    def can_be_masked(self, batch: Batch) -> Tensor:
+        return torch.isin(batch["input_ids"], self.ordinary.to(batch["input_ids"].device)) & (batch["attention_mask"] > 0)
 
-    def predicted_of(self, tokens: int) -> int:
-        return min(tokens, max(1, round(self.share * tokens)))
+    def predicted_of(self, possible: Tensor) -> Tensor:
+        """How many tokens of each text."""
+        tokens = possible.sum(1, keepdim=True)
+        return (self.share * tokens.double()).round().long().clamp(min=1).minimum(tokens)
 
     def check(self, batch: Batch) -> None:
         if "position_ids" in batch:
@@ -107,3 +104,26 @@ def special_tokens(tokenizer: "Tokenizer") -> set[int]:
     """Those that are marked as special, and those that are added to every text."""
     marked = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return marked | set(tokenizer.encode("").ids)
+
+
+# --- Random numbers that follow from what they are for, and are the same on each device.
+
+FACTORS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))  # of the generator SplitMix64
+
+
+def scrambled(numbers: Tensor) -> Tensor:
+    """Another number for each, with no visible relation to it."""
+    numbers = numbers * -0x61C8864680B583EB  # products of 64 bits wrap around
+    for shift, factor in zip((30, 27), FACTORS, strict=True):
+        numbers = (numbers ^ shifted(numbers, shift)) * factor
+    return numbers ^ shifted(numbers, 31)
+
+
+def shifted(numbers: Tensor, bits: int) -> Tensor:
+    """To the right, with zeros from the left."""
+    return (numbers >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def share_of(numbers: Tensor) -> Tensor:
+    """As fractions, from 0 up to 1."""
+    return shifted(numbers, 11).double() / (1 << 53)
