@@ -75,7 +75,7 @@ BAD = [
     ({"compute/processes": 0}, "compute.processes: expects a number greater than 0"),
     ({"train/optimizer": ["torch.optim.AdamW"]}, "train.optimizer: expects its settings (use, arguments) below it"),
     ({"train": [1]}, "train: expects its settings (task, strategy", "not [1]"),
-    ({"select": "accuracy"}, "select: expects its settings (metric, mode, average) below it", 'not "accuracy"'),
+    ({"select": "accuracy"}, "select: expects its settings (metric, mode, average, step) below it", 'not "accuracy"'),
     ({"data": None}, "data: is missing", "See config/README.md"),
     ({"data/tokenizer": None}, "data: `tokenizer` is missing, and text needs one: name a folder"),
     ({"data/train": "train.csv"}, "data.train: expects its settings (path, package", 'not "train.csv"'),

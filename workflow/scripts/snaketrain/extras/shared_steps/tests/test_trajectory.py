@@ -175,7 +175,7 @@ def test_a_new_setting_decides_the_weights_until_it_is_listed_here():
     harmless = {*BY_THE_RATES, *WITHOUT_EFFECT, *EXECUTION}
     assert harmless < set(Train.model_fields)
     assert set(Train.model_fields) - harmless == {
-        "task", "batch_size", "batch_tokens", "block_length", "packing", "optimizer", "learning_rate", "weight_decay", "groups", "freeze",
+        "task", "batch_size", "batch_tokens", "block_length", "packing", "optimizer", "learning_rate", "weight_decay", "decay", "sampling", "groups", "freeze",
         "clip_norm", "callbacks", "trainer", "recompute_activations", "compile", "deterministic", "seed",
     }  # fmt: skip
 
