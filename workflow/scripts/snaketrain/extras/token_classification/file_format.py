@@ -1,0 +1,47 @@
+"""CoNLL files: a word on each line with its tag, and an empty line after each sentence."""
+
+from collections.abc import Iterator
+from itertools import chain
+
+from snaketrain.data.cells import BadData
+from snaketrain.runtime.strict_json import JsonObject
+
+NAME, ENDINGS = "conll", (".conll", ".iob", ".iob2", ".bio")
+COMMENT, NEW_DOCUMENT = "#", "-DOCSTART-"
+
+
+def rows(lines: Iterator[str], columns: list[str] | None, name: str) -> Iterator[tuple[int, JsonObject]]:
+    """The line where each sentence begins, and its lists by column. Without `columns` the first one is `words`, and the last one `tags`.
+
+    A line that begins with # and has another number of fields than the first line without is a comment.
+    """
+    numbered = enumerate(map(fields_of, lines), 1)
+    leading: list[tuple[int, list[str]]] = []
+    for each in numbered:
+        leading.append(each)
+        if each[1] and not each[1][0].startswith(COMMENT):
+            break
+    width = len(columns) if columns else len(leading[-1][1]) if leading else 0
+    names = columns or ["words", *map(str, range(2, width)), *(["tags"] if width > 1 else [])]
+    begins, sentence = 0, list[list[str]]()
+    for number, fields in chain(leading, numbered, [(0, [])]):
+        if not fields and sentence:
+            yield begins, dict(zip(names, map(list, zip(*sentence, strict=True)), strict=True))
+            sentence = []
+        if not fields or fields[0] == NEW_DOCUMENT or (fields[0].startswith(COMMENT) and len(fields) != width):
+            continue
+        if len(fields) != width or not all(fields):
+            expected = f"the {width} columns {', '.join(names)}" if width > 1 else "one word"
+            raise BadData(
+                f"{name}, line {number}: {fields} instead of {expected}. Give each word a tag and each tag a word, or remove the line."
+            )
+        begins = begins if sentence else number
+        sentence.append(fields)
+
+
+def fields_of(line: str) -> list[str]:
+    """Between tabs, or else between white space; none in an empty line."""
+    line = line.rstrip("\r\n")
+    if not line.strip():
+        return []
+    return [field.strip() for field in line.split("\t")] if "\t" in line else line.split()
