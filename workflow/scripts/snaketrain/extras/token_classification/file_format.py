@@ -13,22 +13,24 @@ COMMENT, NEW_DOCUMENT = "#", "-DOCSTART-"
 def rows(lines: Iterator[str], columns: list[str] | None, name: str) -> Iterator[tuple[int, JsonObject]]:
     """The line where each sentence begins, and its lists by column. Without `columns` the first one is `words`, and the last one `tags`.
 
-    A line that begins with # and has another number of fields than the first line without is a comment.
+    Tabs separate the fields if the first line with a word has one, otherwise white space. A line that begins with # and has another number of
+    fields is a comment.
     """
-    numbered = enumerate(map(fields_of, lines), 1)
-    leading: list[tuple[int, list[str]]] = []
-    for each in numbered:
-        leading.append(each)
-        if each[1] and not each[1][0].startswith(COMMENT):
+    leading: list[str] = []
+    for line in lines:
+        leading.append(line)
+        if line.strip() and not line.startswith(COMMENT):
             break
-    width = len(columns) if columns else len(leading[-1][1]) if leading else 0
+    separator = "\t" if leading and "\t" in leading[-1] else None
+    width = len(columns) if columns else len(leading[-1].split(separator)) if leading else 0
     names = columns or ["words", *map(str, range(2, width)), *(["tags"] if width > 1 else [])]
     begins, sentence = 0, list[list[str]]()
-    for number, fields in chain(leading, numbered, [(0, [])]):
+    for number, line in enumerate(chain(leading, lines, [""]), 1):
+        fields = [field.strip() for field in line.split(separator)] if line.strip() else []
         if not fields and sentence:
             yield begins, dict(zip(names, map(list, zip(*sentence, strict=True)), strict=True))
             sentence = []
-        if not fields or fields[0] == NEW_DOCUMENT or (fields[0].startswith(COMMENT) and len(fields) != width):
+        if not fields or fields[0] == NEW_DOCUMENT or (line.startswith(COMMENT) and len(fields) != width):
             continue
         if len(fields) != width or not all(fields):
             expected = f"the {width} columns {', '.join(names)}" if width > 1 else "one word"
@@ -37,11 +39,3 @@ def rows(lines: Iterator[str], columns: list[str] | None, name: str) -> Iterator
             )
         begins = begins if sentence else number
         sentence.append(fields)
-
-
-def fields_of(line: str) -> list[str]:
-    """Between tabs, or else between white space; none in an empty line."""
-    line = line.rstrip("\r\n")
-    if not line.strip():
-        return []
-    return [field.strip() for field in line.split("\t")] if "\t" in line else line.split()

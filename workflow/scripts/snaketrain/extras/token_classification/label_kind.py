@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from snaketrain.extras.token_classification.entities import OUTSIDE, READINGS, TAG, all_figures, by_type, counts, figures, types_of
-from snaketrain.labels.base import MISSING, UNKNOWN, VALID, Head, LabelKind, Parser, Report, as_text, is_missing
+from snaketrain.labels.base import MISSING, UNKNOWN, VALID, Head, LabelKind, Parser, Report, as_text
 from snaketrain.labels.classes import ClassTally
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class TagsParser(Parser[tuple[str, ...] | None, list[int]]):
 
     def parse(self, cell: object) -> tuple[str, ...] | None:
         tags = tuple(map(as_text, parts_of(cell)))
-        if not isinstance(cell, list) and not tags or tags and all(map(is_missing, tags)):
+        if not tags and not isinstance(cell, list):
             return None
         for number, (tag, name) in enumerate(zip(tags, self._names(tags), strict=True), 1):
             listed = self.data.labels is None or tag in self.data.labels
@@ -231,6 +231,8 @@ class TagsReport(Report):
     def columns(self, labels: np.ndarray, rows: Rows) -> dict[str, list[str]]:
         found = {"label": list(map(SPACE.join, self._named(labels))), "predicted": rows["predicted"].tolist()}
         if self.known(labels).any():
+            sizes = zip(found["label"], rows["words_without_token"].tolist(), strict=True)
+            found["tokens"] = [str(len(tags.split()) - without) for tags, without in sizes]  # by which means of the loss are weighted
             found["loss"] = ["" if math.isnan(loss) else f"{loss:.9g}" for loss in rows["loss"].tolist()]
         return found
 

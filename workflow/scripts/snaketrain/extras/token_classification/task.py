@@ -56,9 +56,9 @@ class TokenClassification(TextClassification):
 
     def predict(self, outputs: WordOutputs, batch: Batch) -> Columns:  # type: ignore[override]
         """The mean loss of each sentence's words, and their tags."""
-        tokens = (learnt(batch) != NO_LABEL).sum(1)
-        columns = {"loss": self.head.losses(outputs.logits, learnt(batch)) / tokens, "tokens": tokens}
-        return {"predicted": list(map(SPACE.join, self.head.tags(outputs.predicted)))} | columns | self.head.predict(outputs.predicted)
+        labels = learnt(batch)
+        loss = self.head.losses(outputs.logits, labels) / (labels != NO_LABEL).sum(1)
+        return {"predicted": list(map(SPACE.join, self.head.tags(outputs.predicted))), "loss": loss} | self.head.predict(outputs.predicted)
 
     def logits(self, modules: Modules, batch: Batch) -> Tensor:
         of_tokens, starts = super().logits(modules, batch), batch["word_starts"]
