@@ -14,7 +14,8 @@ from snaketrain.labels.base import as_text
 from snaketrain.runtime.strict_json import Json
 
 if TYPE_CHECKING:
-    LabelKindName = Format = str
+    LabelKindName = str
+    Format = str
 else:
     LabelKindName = Literal[tuple(label_kinds())]
     Format = Literal["auto", "csv", "tsv", "jsonl", "parquet", "text", *names("file_format")]

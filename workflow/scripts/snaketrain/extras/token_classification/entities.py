@@ -61,7 +61,8 @@ def by_type(found: np.ndarray) -> np.ndarray:
     import numpy as np
 
     right, predicted, true = found
-    return np.stack([right, right, 2 * right]) / np.maximum(np.stack([predicted, true, predicted + true]), 1e-9)
+    scores: np.ndarray = np.stack([right, right, 2 * right]) / np.maximum(np.stack([predicted, true, predicted + true]), 1e-9)
+    return scores
 
 
 def figures(found: np.ndarray, start: str = "") -> dict[str, float]:

@@ -90,34 +90,15 @@ class TagsParser(Parser[tuple[str, ...] | None, list[int]]):
 
 
 class TagsTally(ClassTally[list[int]]):
-    """Counts the sentences in which each tag occurs, and the words."""
-
-    def __init__(self, names: list[str]):
-        super().__init__(names)
-        self.words = 0
+    """Counts the sentences in which each tag occurs."""
 
     def add(self, label: list[int]) -> None:
-        self.words += len(label)
         for number in set(label):
             self.counts[number] += 1
-
-    def state(self) -> Json:
-        return {"counts": self.counts, "words": self.words}
-
-    def merge(self, state: Json) -> None:
-        super().merge(state["counts"])
-        self.words += state["words"]
-
-    def facts(self) -> JsonObject:
-        return super().facts() | {"words": self.words}
 
     def same(self) -> str | None:
         present = [name for name, count in zip(self.names, self.counts, strict=True) if count]
         return f"have the tag {present[0]} alone" if len(present) == 1 else None
-
-    @staticmethod
-    def summary(names: list[str], facts: JsonObject) -> str:
-        return f"{facts['words']} words; sentences with {ClassTally.summary(names, facts)}"
 
 
 class TagsHead(Head):

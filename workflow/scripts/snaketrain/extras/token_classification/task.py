@@ -23,6 +23,7 @@ class WordOutputs(NamedTuple):
 class TokenClassification(TextClassification):
     metrics: Mapping[str, dict[str, str]] = metrics_by_label_kind()
     counts = "words"
+    head: TagsHead
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +59,8 @@ class TokenClassification(TextClassification):
         """The mean loss of each sentence's words, and their tags."""
         labels = learnt(batch)
         loss = self.head.losses(outputs.logits, labels) / (labels != NO_LABEL).sum(1)
-        return {"predicted": list(map(SPACE.join, self.head.tags(outputs.predicted))), "loss": loss} | self.head.predict(outputs.predicted)
+        tags = list(map(SPACE.join, self.head.tags(outputs.predicted)))
+        return {"predicted": tags, "loss": loss, **self.head.predict(outputs.predicted)}
 
     def logits(self, modules: Modules, batch: Batch) -> Tensor:
         of_tokens, starts = super().logits(modules, batch), batch["word_starts"]
