@@ -84,7 +84,7 @@ class Surveyor:
                 example = example._replace(label=None)
             elif self.data.label:
                 self._count(example)
-                if odd := self.parser.oddity(example.label):
+                if odd := self.parser.oddity(example.label, example.texts):
                     self.issues.add("odd_label", example.location, odd)
             if self.hashed:
                 self.hashes.append(text_hash(example.texts))

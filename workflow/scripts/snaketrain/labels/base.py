@@ -104,7 +104,7 @@ class Parser(ABC, Generic[Cell, Label]):
         """`parse`, where the texts of the row say what the label can be."""
         return self.parse(cell)
 
-    def oddity(self, label: Cell) -> str | None:
+    def oddity(self, label: Cell, texts: tuple[str, ...]) -> str | None:
         """What looks wrong with a usable label; it is counted."""
         return None
 

@@ -32,10 +32,8 @@ def rows(lines: Iterator[str], columns: list[str] | None, name: str) -> Iterator
             sentence = []
         if not fields or fields[0] == NEW_DOCUMENT or (line.startswith(COMMENT) and len(fields) != width):
             continue
-        if len(fields) != width or not all(fields):
+        if len(fields) != width:
             expected = f"the {width} columns {', '.join(names)}" if width > 1 else "one word"
-            raise BadData(
-                f"{name}, line {number}: {fields} instead of {expected}. Give each word a tag and each tag a word, or remove the line."
-            )
+            raise BadData(f"{name}, line {number}: {fields} instead of {expected}. Give each word a tag, or remove the line.")
         begins = begins if sentence else number
         sentence.append(fields)

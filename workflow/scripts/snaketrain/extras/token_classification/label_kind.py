@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from snaketrain.labels.base import Rows, Sums
     from snaketrain.runtime.strict_json import Json, JsonObject
 
-SPACE = " "  # between the words of a text in the prepared data, and between tags in the predictions
+SPACE, NO_BREAK = " ", "\u00a0"  # between the words of a text in the prepared data, and between tags in the predictions; inside a word
 NO_LABEL, NO_TOKEN = -100, -1  # of a word that is none, behind a shorter sentence; and of one without a token, whose tag is O
 
 
@@ -39,11 +39,7 @@ class TagsParser(Parser[tuple[str, ...] | None, list[int]]):
 
     @staticmethod
     def text(cell: object) -> str:
-        words = parts_of(cell)
-        for number, word in enumerate(words, 1):
-            if not word or SPACE in word:
-                raise ValueError(f"word {number}, {word!r}, {'has a space inside' if word else 'is empty'}")
-        return SPACE.join(words)
+        return SPACE.join(word.replace(SPACE, NO_BREAK) for word in parts_of(cell))
 
     def parse(self, cell: object) -> tuple[str, ...] | None:
         tags = tuple(map(as_text, parts_of(cell)))
@@ -72,9 +68,11 @@ class TagsParser(Parser[tuple[str, ...] | None, list[int]]):
     def encode(self, label: tuple[str, ...] | None, class_of: Mapping[str, int]) -> list[int]:
         return [class_of[tag] for tag in label or ()]
 
-    def oddity(self, label: tuple[str, ...] | None) -> str | None:
+    def oddity(self, label: tuple[str, ...] | None, texts: tuple[str, ...]) -> str | None:
         before = OUTSIDE
-        for number, name in enumerate(self._names(label or ()), 1):
+        for number, (name, word) in enumerate(zip(self._names(label or ()), texts[0].split(SPACE), strict=True), 1):
+            if not word:
+                return f"tag {number}, {name}, is that of an empty word"
             if name.startswith("I-") and before[2:] != name[2:]:
                 return f"tag {number}, {name}, continues no entity, which is not IOB2"
             before = name

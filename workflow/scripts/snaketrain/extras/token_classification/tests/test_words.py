@@ -134,13 +134,10 @@ def test_only_words_with_a_token_are_learnt(folder):
 BAD = [
     (jsonl([{"words": ["a", "b"], "tags": ["O"]}]), "jsonl", "rows.jsonl, line 1: column 'tags' cannot be read (1 tags for 2 words)"),
     (jsonl([{"words": ["a"], "tags": ["O", "O"]}]), "jsonl", "(2 tags for 1 words)"),
-    (jsonl([{"words": ["a", ""], "tags": ["O", "O"]}]), "jsonl", "column 'words' cannot be read (word 2, '', is empty)"),
-    (jsonl([{"words": ["New York"], "tags": ["O"]}]), "jsonl", "word 1, 'New York', has a space inside"),
     (jsonl([{"words": ["a"], "tags": ["S-PER"]}]), "jsonl", "tag 1, 'S-PER', is neither O nor B-TYPE nor I-TYPE"),
     (jsonl([{"words": ["a"], "tags": [3]}]), "jsonl", "data.labels can name tags, such as numbers"),
     (jsonl([{"words": {"a": 1}, "tags": ["O"]}]), "jsonl", "an object"),
     ("a\tO\n\nb\n", "conll", "rows.conll, line 3: ['b'] instead of the 2 columns words, tags. Give each word a tag"),
-    ("a\tO\n\nb\tO\n\tO\n", "conll", "rows.conll, line 4: ['', 'O'] instead of"),
     ("a O\n# b c\nc O O\n", "conll", "rows.conll, line 3: ['c', 'O', 'O']"),
 ]
 
@@ -154,13 +151,17 @@ def test_bad_rows_are_refused_with_file_and_line(folder, content, ending, messag
     assert message in str(refused.value) and "line" in str(refused.value)
 
 
-def test_odd_tags_are_counted(folder):
-    (folder / "rows.conll").write_text("a\tB-PER\nb\tI-LOC\n\na\tO\nc\tI-PER\n\n" + conll(SENTENCES))
-    _, _, issues = prepared(folder, "rows.conll")
+def test_odd_rows_are_counted(folder):
+    rows = "a\tB-PER\nb\tI-LOC\n\na\tO\nc\tI-PER\n\nAnn\tB-PER\n\tO\nNew York\tO\n\n\tO\n\n"
+    (folder / "rows.conll").write_text(rows + conll(SENTENCES))
+    table, _, issues = prepared(folder, "rows.conll")
     assert issues.examples["odd_label"] == [
         "rows.conll, line 1: tag 2, I-LOC, continues no entity, which is not IOB2",
         "rows.conll, line 4: tag 2, I-PER, continues no entity, which is not IOB2",
+        "rows.conll, line 7: tag 2, O, is that of an empty word",
     ]
+    assert issues.examples["empty_text"] == ["rows.conll, line 11"]
+    assert (table["text"][2].as_py(), table["word_starts"][2].as_py()[1]) == ("Ann  New\u00a0York", -1)
 
 
 def test_a_single_tag_teaches_nothing(folder):
