@@ -90,7 +90,7 @@ class Data(Section):
         description="what one example is in plain text files: a line, a paragraph (up to an empty line) or the whole file; the last two keep their line breaks",
     )
     encoding: str = Field("utf-8", description="of the text files")
-    columns: list[str] | None = Field(None, description="column names, for CSV and TSV files without a header line")
+    columns: list[str] | None = Field(None, description="column names, for files without a header line, such as CSV and TSV")
     text: Annotated[list[str], OneOrMore] = Field(
         ["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2
     )
@@ -106,7 +106,9 @@ class Data(Section):
         description="for sequence to sequence: the column of the text to generate, such as a summary of `text`; `label` is then null",
     )
     label: str | None = Field("label", description="the column of the label; null for language modelling and for sequence to sequence")
-    label_kind: LabelKindName = Field("class", description="what the label is: one class, any number of classes, or a number")
+    label_kind: LabelKindName = Field(
+        "class", description="what the label is: one class, any number of classes, a number, or what an extra adds"
+    )
     label_separator: str = Field("|", description="separates the names of several classes, in text files", min_length=1)
     labels: NameByLabel | None = Field(
         None, description="class names by the label in the file, such as `{0: negative, 1: positive}`; null: the labels found, sorted"

@@ -3,14 +3,18 @@
 import csv
 import json
 import random
+import signal
 from pathlib import Path
 
 import pytest
+from distributed.running import interrupted, losses, start, train
 from pipeline.workspace import KIND, NEUTRAL, UNKIND, configuration, make_workspace, snakemake
 
+from snaketrain.config.schema import Model
 from snaketrain.evaluation.predictions import metric_of, read_predictions
 from snaketrain.extras.token_classification.entities import all_figures, counts, types_of
 from snaketrain.labels import label_kind
+from snaketrain.runtime.journal import read_events
 
 FIRST, LAST = UNKIND[:3], UNKIND[3:]
 
@@ -112,3 +116,39 @@ def test_words_of_a_file_without_tags_are_predicted(finished):
     rows = rows_of(finished / "results/runs/quick/predictions/new.csv")
     assert [row["text"] for row in rows] == ["the great film", f"{FIRST[0]} {LAST[0]} plot"]
     assert [row["predicted"] for row in rows] == ["O B-GOOD O", "B-BAD I-BAD O"]
+
+
+# --- the training alone
+
+ALONE = {"task": "token_classification", "epochs": 12, "evaluations_per_epoch": 1}
+
+
+def trained(finished: Path, folder: Path, processes: int = 1) -> dict[int, float]:
+    (data,) = (finished / "results/data").glob("*/manifest.json")
+    return train(data, folder, processes, model=Model.model_validate(settings()["model"]), **ALONE)
+
+
+@pytest.fixture(scope="module")
+def alone(finished, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("alone") / "whole"
+    trained(finished, folder)
+    return folder
+
+
+def evaluations(folder: Path) -> list[dict[str, float]]:
+    return [event["metrics"] for event in read_events(folder / "journal.jsonl")[0] if event["event"] == "eval"]
+
+
+def test_losses_and_figures_are_equal_on_two_processes(finished, alone, tmp_path):
+    assert trained(finished, tmp_path / "two", 2) == pytest.approx(losses(alone), rel=1e-4)
+    for ours, theirs in zip(evaluations(tmp_path / "two"), evaluations(alone), strict=True):
+        assert ours["f1"] == pytest.approx(theirs["f1"], abs=0.01) and ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
+
+
+def test_a_killed_training_resumes_bit_for_bit(finished, alone, tmp_path):
+    (data,) = (finished / "results/data").glob("*/manifest.json")
+    pids = start(data, tmp_path / "parts", model=Model.model_validate(settings()["model"]), **ALONE)
+    assert interrupted(pids, signal.SIGKILL, lambda: list((tmp_path / "parts/checkpoints").glob("step-*"))) == [-signal.SIGKILL]
+    trained(finished, tmp_path / "parts")
+    assert [event["event"] for event in read_events(tmp_path / "parts/journal.jsonl")[0]].count("attempt") == 2
+    assert losses(tmp_path / "parts") == losses(alone) and evaluations(tmp_path / "parts")[-1] == evaluations(alone)[-1]
