@@ -20,7 +20,21 @@ EXTRAS = sorted(name for name in FILES if name.startswith("snaketrain.extras."))
 ASKED = sorted(  # what the core asks of each extra
     name
     for name in EXTRAS
-    if name.endswith((".check", ".following", ".launching", ".preparing", ".settings", ".stages", ".submitting", ".top_level", ".training"))
+    if name.endswith(
+        (
+            ".check",
+            ".file_format",
+            ".following",
+            ".label_kind",
+            ".launching",
+            ".preparing",
+            ".settings",
+            ".stages",
+            ".submitting",
+            ".top_level",
+            ".training",
+        )
+    )
     or name.count(".") == 2
 )
 GROUND_PACKAGES = ("config", "orchestration", "runtime", "slurm", "labels")  # and all below them

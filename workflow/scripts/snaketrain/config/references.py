@@ -40,9 +40,8 @@ def load(name: str, short_names_in: str | None = None) -> Any:  # only the calle
             watch()
             module = import_file(Path(name.rpartition(":")[0]))
         elif "." not in name:
-            in_one_file = file is not None and file.stem == str(short_names_in).rpartition(".")[2]
-            place = f"snaketrain.{short_names_in}"
-            module = importlib.import_module(place if in_one_file else f"{place}.{IN_FILE.get(name, name)}")
+            assert file is not None, "short names are those of files"
+            module = import_file(file)
         else:
             watch(name.partition(".")[0])
             module = importlib.import_module(name.rpartition(".")[0])
@@ -84,6 +83,7 @@ def _short_name(name: str, place: str) -> tuple[Path, str]:
         stems = {path.stem for path in folder.glob("[a-z]*.py")} - {"base", *HELPERS}
         files = {each: folder / f"{each}.py" for each in stems}
         files |= {each: folder / f"{file}.py" for each, file in IN_FILE.items() if file in stems}
+        files |= {path.parent.name: path for path in (PACKAGE / "extras").glob("*/task.py") if place == "tasks"}
         classes = {each: "".join(map(str.capitalize, each.split("_"))) for each in files}
         names = sorted(
             each for each, file in files.items() if re.search(rf"^class {classes[each]}\b", file.read_text(encoding="utf-8"), re.M)

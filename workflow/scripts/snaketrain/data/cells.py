@@ -49,6 +49,7 @@ DESCRIPTIONS = {  # written to report.json
     "no_answer": "chats in which the assistant says nothing; dropped",
     "missing_label": "rows without a label; dropped",
     "unknown_label": "rows whose label is not among the classes; dropped",
+    "odd_label": "rows whose label is used, but looks wrong",
     "not_a_number": "rows whose label is not a number; dropped",
     "single_row_class": "classes with a single training row: a header read as a row, or a misspelt label?",
     "alike_classes": "classes whose names differ only in case, in spacing, or in how accented characters are composed: are they one?",

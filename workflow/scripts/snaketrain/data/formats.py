@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from snaketrain.config.schema import Data
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.tables import distinct, header, json_rows, records, table
 from snaketrain.runtime.strict_json import JsonObject
@@ -158,6 +159,8 @@ FORMATS = {
     ".parquet": "parquet",
     ".txt": "text",
 }
+OF_EXTRAS = {extra.NAME: extra for extra in modules("file_format")}
+FORMATS |= {ending: name for name, extra in OF_EXTRAS.items() for ending in extra.ENDINGS}
 
 
 T = TypeVar("T")
@@ -191,6 +194,8 @@ def read_rows(
         rows = ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name, first))
     elif kind == "jsonl":
         rows = json_rows(lines, name, first)
+    elif kind in OF_EXTRAS:
+        rows = OF_EXTRAS[kind].rows(lines, data.columns, name)
     else:
         rows = table(records(kind, lines, issues, name), data.columns, issues, name)
     return _placed(rows, name)

@@ -8,6 +8,7 @@ from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues, as_messages
 from snaketrain.data.formats import FORMATS, WHOLE, FileSlice, format_of, read_columns, read_rows, refuse_other_compression
+from snaketrain.labels import label_kind
 from snaketrain.labels.base import NotText, as_text
 from snaketrain.runtime.strict_json import JsonObject, shortened
 
@@ -122,8 +123,9 @@ def check_columns(
     return []
 
 
-def parser_of(setting: str) -> Callable[[object], str]:
-    return as_messages if setting == "messages" else as_text
+def parser_of(data: Data) -> Callable[[object], str]:
+    """Of the columns of texts."""
+    return as_messages if data.messages else label_kind(data.label_kind).parser.text
 
 
 def it_has(name: str, names: list[str]) -> str:

@@ -110,7 +110,8 @@ class SplitWriter:
         self.parser, self.tally, self.class_of, self.labelled = kind.parser(data), kind.tally(names), class_of, labelled
         fields = [("id", pyarrow.int64()), ("input_ids", pyarrow.list_(pyarrow.int32()))]
         # some rows alone do not show how many classes there are
-        fields += [pyarrow.field("label", arrow_type(self.parser.prepared), metadata={"classes": str(len(names))})]
+        classes = {"classes": "0" if self.parser.token_lists else str(len(names))}  # 0: lists are no sets of classes
+        fields += [pyarrow.field("label", arrow_type(self.parser.prepared), metadata=classes)]
         fields += [("text", pyarrow.string()), ("line", pyarrow.int64())]
         fields += [(name, pyarrow.string()) for name in list(data.text_columns)[1:]]
         fields += [field for field in token_schema(data) if field.name not in ("input_ids", "truncated")]

@@ -10,8 +10,9 @@ import time
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,19 +84,22 @@ class Surveyor:
                 example = example._replace(label=None)
             elif self.data.label:
                 self._count(example)
+                if odd := self.parser.oddity(example.label, example.texts):
+                    self.issues.add("odd_label", example.location, odd)
             if self.hashed:
                 self.hashes.append(text_hash(example.texts))
             self.labels.append(state)
             yield example
 
     def _with_text(self, rows: Iterable[RawRow]) -> Iterator[Example]:
-        data, issues = self.data, self.issues
+        data, issues, parse = self.data, self.issues, parser_of(self.data)
         for row in rows:
-            texts = tuple([decodable(row, data.setting_of(name), column, issues) for name, column in data.text_columns.items()])
+            texts = tuple([decodable(row, data.setting_of(name), column, issues, parse) for name, column in data.text_columns.items()])
             if data.messages and texts[0] and not is_answered(texts[0]):
                 issues.add("no_answer", row.location, texts[0])
             elif all(map(str.strip, texts)):
-                yield Example(row.file, row.line, texts, cell("label", row, data.label, self.parser.parse) if data.label else None)
+                parse_label = partial(self.parser.parse_beside, texts=texts)
+                yield Example(row.file, row.line, texts, cell("label", row, data.label, parse_label) if data.label else None)
             else:
                 issues.add("empty_text", row.location)
 
@@ -235,10 +239,10 @@ def _numbers_first(label: str) -> tuple[int, float, str]:
     return (1, 0.0, label) if math.isnan(number) else (0, number, label)  # a label "nan" has no place among numbers
 
 
-def decodable(row: RawRow, setting: str, column: str, issues: DataIssues) -> str:
+def decodable(row: RawRow, setting: str, column: str, issues: DataIssues, parse: Callable[[object], str]) -> str:
     """JSON can contain lone surrogates, which neither UTF-8 nor a tokenizer accepts."""
     value = row.values.get(column)
-    text = value if isinstance(value, str) and setting != "messages" else cell(setting, row, column, parser_of(setting))
+    text = value if isinstance(value, str) and parse is as_text else cell(setting, row, column, parse)
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -23,6 +23,7 @@ from jinja2 import TemplateError
 
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import ASSISTANT, BadData, read_messages
+from snaketrain.labels import label_kind
 from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class BatchTokenizer(ABC):
 
 def token_schema(data: Data) -> pyarrow.Schema:
     more = [("token_type_ids", TYPES)] if data.has_token_types else [("target_ids", TOKENS)] if data.target else []
+    more += [(name, TOKENS) for name in label_kind(data.label_kind).parser.token_lists]
     return pyarrow.schema([("input_ids", TOKENS), *more, ("truncated", pyarrow.bool_())])
 
 

@@ -33,6 +33,7 @@ from snaketrain.data.tokenizer import (
     texts_of,
     with_columns,
 )
+from snaketrain.labels import label_kind
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.processes import die_with_parent
 from snaketrain.runtime.strict_json import Json, JsonObject
@@ -222,6 +223,8 @@ def make_tokenizer(folder: Path, data: Data, plain: bool = False, length: str = 
     library = load_library_tokenizer(folder, data, length)
     if data.messages:
         return ChatTokenizer(folder, data, end_token_id(folder, data))
+    if own := label_kind(data.label_kind).parser(data).tokenizer(library):
+        return own
     tokenizer = PlainTokenizer(library, data)
     found = [] if plain else [faster(tokenizer) for faster in hooks("tokenizer", "faster")]
     return next(filter(None, found), tokenizer)

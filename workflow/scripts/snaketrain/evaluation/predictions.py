@@ -3,7 +3,7 @@
 import importlib
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from snaketrain.labels import label_kinds
 from snaketrain.labels.classes import in_cell
 from snaketrain.runtime.strict_json import JsonObject
 
@@ -52,7 +53,15 @@ def form_of(results: JsonObject) -> str | None:
     """Derived from what the label kind's report contains, since a user's own label kind has another name."""
     if results["kind"] is None:
         return None
+    if of_kind(results["kind"]):
+        return str(results["kind"])
     return "class" if results.keys() & {"confusion", "confused"} else "classes" if "classes" in results else "number"
+
+
+def of_kind(kind: str | None) -> Mapping[str, Callable[[pd.DataFrame], Metric]]:
+    """The metrics that a label kind's report has as functions of weights itself."""
+    found = label_kinds().get(kind or "")
+    return found.report.of_weights if found else {}
 
 
 def of_the_same_examples(several: Sequence[Predictions]) -> bool:
@@ -66,8 +75,8 @@ def of_the_same_examples(several: Sequence[Predictions]) -> bool:
 
 def metric_of(name: str, predictions: Predictions) -> Metric | None:
     """None if it cannot be computed from the saved predictions, or differs from the reported value: a task may define another metric of this name."""
-    make = METRICS.get((predictions.form, name))
-    metric = make(predictions) if make else own_column(name, predictions)
+    make, of_table = METRICS.get((predictions.form, name)), of_kind(predictions.form).get(name)
+    metric = make(predictions) if make else of_table(predictions.table) if of_table else own_column(name, predictions)
     reported = predictions.metrics.get(name)
     if metric is None or reported is None:
         return None

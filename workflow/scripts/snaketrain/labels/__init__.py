@@ -1,4 +1,4 @@
-"""The label kinds that `data.label_kind` can name: each file of this folder that defines a `KIND`."""
+"""The label kinds that `data.label_kind` can name: each file of this folder that defines a `KIND`, and the `label_kind.py` of extras."""
 
 import functools
 import importlib
@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 from snaketrain.labels.base import LabelKind
+
+EXTRAS = Path(__file__).resolve().parents[1] / "extras"
 
 
 def label_kind(name: str) -> LabelKind:
@@ -28,6 +30,8 @@ def metrics_by_label_kind() -> dict[str, dict[str, str]]:
 
 @functools.cache
 def _modules() -> dict[str, ModuleType]:
-    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    names = [f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)]
+    names += [f"snaketrain.extras.{path.parent.name}.{path.stem}" for path in EXTRAS.glob("*/label_kind.py")]
+    modules = list(map(importlib.import_module, names))
     by_name = {module.KIND.name: module for module in modules if hasattr(module, "KIND")}
     return dict(sorted(by_name.items()))

@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
+    from pandas import DataFrame
+    from tokenizers import Tokenizer as LibraryTokenizer
     from torch import Tensor
 
     from snaketrain.config.schema import Data
     from snaketrain.config.schema.tasks import TextClassificationSettings
+    from snaketrain.data.tokenizer import BatchTokenizer
     from snaketrain.runtime.strict_json import Json, JsonObject
 
     Rows = dict[str, np.ndarray]  # what a task predicts, by name; a row for each example
@@ -89,6 +92,25 @@ class Parser(ABC, Generic[Cell, Label]):
     @abstractmethod
     def encode(self, label: Cell, class_of: Mapping[str, int]) -> Label:
         """The label as it is written to the prepared data."""
+
+    # --- for a kind whose examples are more than texts
+
+    text = staticmethod(as_text)  # a cell of a column of `data.text` as it is written to the prepared data
+    token_lists: tuple[
+        str, ...
+    ] = ()  # columns that its tokenizer makes beside the tokens; labels are then lists in order, not sets of classes
+
+    def parse_beside(self, cell: object, texts: tuple[str, ...]) -> Cell:
+        """`parse`, where the texts of the row say what the label can be."""
+        return self.parse(cell)
+
+    def oddity(self, label: Cell, texts: tuple[str, ...]) -> str | None:
+        """What looks wrong with a usable label; it is counted."""
+        return None
+
+    def tokenizer(self, library: LibraryTokenizer) -> BatchTokenizer | None:
+        """How the texts are encoded; None: as any text."""
+        return None
 
     # of what `parse` and `encode` return, as pyarrow calls them, and a list of it with [] behind
     raw: str
@@ -167,6 +189,8 @@ class Head(ABC):
 class Report(ABC):
     """What an evaluation reports about predictions besides the task's own metrics."""
 
+    # metrics as functions of the examples' weights, from the table of predictions, for the verdict's bootstrap
+    of_weights: Mapping[str, Callable[[DataFrame], Callable[[np.ndarray], float]]] = {}
     smallest_share = 1e-7  # of a class in a constant answer, so that one that never occurs gets a finite logit
 
     def __init__(self, facts: JsonObject):

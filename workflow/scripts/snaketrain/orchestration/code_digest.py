@@ -38,6 +38,7 @@ SETTINGS = re.compile(r"snaketrain\.(config\.schema\.(data|model|train|evaluatio
 
 # a label kind is one file, and each stage uses only some of its classes: by the endings of their names
 LABELS = SCRIPTS / "snaketrain/labels"
+OF_EXTRAS_LABELS = "label_kind.py"
 LABEL_CLASSES = ("Parser", "Tally", "Head", "Report", "Panel")
 
 
@@ -77,7 +78,11 @@ def module_name(path: Path) -> str:
 @functools.cache
 def _cached_read(path: Path, label_classes: tuple[str, ...]) -> tuple[str, list[str]]:
     """A file's digest and the names that it imports, without the classes that the stage does not use."""
-    unused = tuple(ending for ending in LABEL_CLASSES if ending not in label_classes) if path.parent == LABELS else ()
+    unused = (
+        tuple(ending for ending in LABEL_CLASSES if ending not in label_classes)
+        if path.parent == LABELS or path.name == OF_EXTRAS_LABELS
+        else ()
+    )
     digest, names = _cached().of(path, partial(_read, unused=unused), name=f"{path} without {unused}" if unused else None)
     return digest, names
 

@@ -8,14 +8,17 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, fi
 
 from snaketrain.config.schema.base import Fraction, Name, OneOrMore, Positive, Section, Seed, is_null
 from snaketrain.config.schema.model import Examples, Source
+from snaketrain.config.schema.of_extras import names
 from snaketrain.labels import label_kind, label_kinds
 from snaketrain.labels.base import as_text
 from snaketrain.runtime.strict_json import Json
 
 if TYPE_CHECKING:
     LabelKindName = str
+    Format = str
 else:
     LabelKindName = Literal[tuple(label_kinds())]
+    Format = Literal["auto", "csv", "tsv", "jsonl", "parquet", "text", *names("file_format")]
 
 TEST_SET = "data.test"  # the place of the test set, for messages
 FOR_FILES = (
@@ -81,15 +84,13 @@ class Data(Section):
         None,
         description="the test examples, with or without labels; null: split off from `train` by `test_fraction`, which may be 0: no test",
     )
-    format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] = Field(
-        "auto", description="`auto` goes by the file's ending; `text` is plain text"
-    )
+    format: Format = Field("auto", description="`auto` goes by the file's ending; `text` is plain text")
     text_unit: Literal["line", "paragraph", "file"] = Field(
         "line",
         description="what one example is in plain text files: a line, a paragraph (up to an empty line) or the whole file; the last two keep their line breaks",
     )
     encoding: str = Field("utf-8", description="of the text files")
-    columns: list[str] | None = Field(None, description="column names, for CSV and TSV files without a header line")
+    columns: list[str] | None = Field(None, description="column names, for files without a header line, such as CSV and TSV")
     text: Annotated[list[str], OneOrMore] = Field(
         ["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2
     )
@@ -105,7 +106,9 @@ class Data(Section):
         description="for sequence to sequence: the column of the text to generate, such as a summary of `text`; `label` is then null",
     )
     label: str | None = Field("label", description="the column of the label; null for language modelling and for sequence to sequence")
-    label_kind: LabelKindName = Field("class", description="what the label is: one class, any number of classes, or a number")
+    label_kind: LabelKindName = Field(
+        "class", description="what the label is: one class, any number of classes, a number, or what an extra adds"
+    )
     label_separator: str = Field("|", description="separates the names of several classes, in text files", min_length=1)
     labels: NameByLabel | None = Field(
         None, description="class names by the label in the file, such as `{0: negative, 1: positive}`; null: the labels found, sorted"
@@ -216,7 +219,7 @@ class Data(Section):
             yield "`fields` names the elements of a dataset class's items, but the examples come from files: remove it"
         if self.label_separator != fields["label_separator"].default and self.label_kind != "classes":
             yield f"`label_separator` is for `label_kind: classes`, but `label_kind` is {self.label_kind}: remove it"
-        if self.columns and self.format not in ("auto", "csv", "tsv"):
+        if self.columns and self.format in ("jsonl", "parquet", "text"):
             yield f"`columns` is for CSV and TSV, but `format` is {self.format}: remove it"
 
     def _label_problems(self) -> Iterator[str]:

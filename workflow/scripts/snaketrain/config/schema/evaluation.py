@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from snaketrain.config.schema.base import LARGEST, NotNegative, OneOrMore, Positive, Section, is_empty, is_null, is_one
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema.data import Data, Format
 from snaketrain.config.schema.train import Metrics, Train
 
 # --- How text is generated where a model's answers are compared with references.
@@ -108,7 +108,7 @@ class ReadFiles(Section):
     text: Annotated[list[str] | None, OneOrMore] = Field(
         None, description="the columns of the text, as many as in `data.text`; null: the same", max_length=2
     )
-    format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] | None = Field(None, description="null: as `data.format`")
+    format: Format | None = Field(None, description="null: as `data.format`")
     encoding: str | None = Field(None, description="null: as `data.encoding`")
     columns: list[str] | None = Field(
         None, description="column names, for CSV and TSV files without a header line; null: as `data.columns`; []: there is a header line"

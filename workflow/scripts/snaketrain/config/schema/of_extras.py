@@ -27,6 +27,11 @@ def modules(name: str) -> tuple[ModuleType, ...]:
     return tuple(importlib.import_module(f"snaketrain.extras.{path.parent.name}.{name}") for path in sorted(FOLDER.glob(f"*/{name}.py")))
 
 
+def names(module: str) -> tuple[str, ...]:
+    """The NAME of each extra's module. Whoever asks for them alone does not depend on the modules' code."""
+    return tuple(extra.NAME for extra in modules(module))
+
+
 def hooks(module: str, name: str) -> list[Callable[..., Any]]:
     """The functions of this name, in the modules of the extras that have one."""
     return [getattr(extra, name) for extra in modules(module) if hasattr(extra, name)]

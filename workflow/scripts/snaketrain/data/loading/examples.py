@@ -22,7 +22,6 @@ from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.strict_json import JsonObject
 
 NO_TARGET = -100
-LISTS = ("input_ids", "token_type_ids", "target_ids")  # columns
 
 
 class ComputedLengths:
@@ -79,7 +78,8 @@ class TextExamples:
         self.table = open_table([files] if isinstance(files, str | Path) else files)
         self.pad_token_id = pad_token_id
         self.classes = int((self.table.schema.field("label").metadata or {}).get(b"classes", 0))
-        self.lists = {name: ListColumn(self.table[name]) for name in LISTS if name in self.table.column_names}
+        lists = [field.name for field in self.table.schema if pa.types.is_list(field.type) and field.name != "label"]
+        self.lists = {name: ListColumn(self.table[name]) for name in lists}
         self.lengths = ComputedLengths(len(self.table), self._lengths)
 
     def __len__(self) -> int:
@@ -89,14 +89,12 @@ class TextExamples:
         """The examples side by side, padded to the longest of them.
 
         `labels` are classes, a row of zeros and ones with one entry per class, or numbers; -100 or NaN where there is none.
-        `target_ids`, for sequence to sequence, are padded with -100, which PyTorch's losses ignore.
+        `target_ids`, for sequence to sequence, and lists of a label kind are padded with -100, which PyTorch's losses ignore.
         """
         tokens = self.rows("input_ids", ids)
         batch = {"input_ids": padded(tokens, self.pad_token_id), "attention_mask": padded(list(map(np.ones_like, tokens)), 0)}
-        if self.pairs:
-            batch["token_type_ids"] = padded(self.rows("token_type_ids", ids), 0)
-        if "target_ids" in self.lists:
-            batch["target_ids"] = padded(self.rows("target_ids", ids), NO_TARGET)
+        for name in self.lists.keys() - batch:
+            batch[name] = padded(self.rows(name, ids), 0 if name == "token_type_ids" else NO_TARGET)
         return batch | {"labels": self._labels(ids), "ids": torch.tensor(ids)}
 
     @property
@@ -120,6 +118,8 @@ class TextExamples:
         labels = [column[int(i)].as_py() for i in ids]
         if not pa.types.is_list(column.type):
             return torch.tensor([math.nan if label is None else label for label in labels])
+        if not self.classes:
+            return padded([np.array(label or (), np.int64) for label in labels], NO_TARGET)
         rows = np.zeros((len(labels), self.classes), dtype=np.float32)
         for row, label in zip(rows, labels, strict=True):
             row[slice(None) if label is None else np.array(label, int)] = math.nan if label is None else 1.0

@@ -9,11 +9,12 @@ import re
 import sys
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
 from snaketrain.config.errors import problems_of
-from snaketrain.config.schema import Model, Source
+from snaketrain.config.schema import Data, Model, Source
 from snaketrain.config.schema.evaluation import Generate
 from snaketrain.data.fetching import describe, local_files
 from snaketrain.extras.prediction.settings import ReadInputs, text_problems
@@ -21,7 +22,7 @@ from snaketrain.runtime import stages
 from snaketrain.runtime.rank_logs import log_to, quiet_libraries
 from snaketrain.runtime.ranks import leave
 
-FORMATS = ("auto", "csv", "tsv", "jsonl", "parquet", "text")
+FORMATS = get_args(Data.model_fields["format"].annotation)
 
 
 def arguments() -> argparse.Namespace:

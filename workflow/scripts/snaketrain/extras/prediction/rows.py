@@ -9,7 +9,7 @@ from jinja2 import TemplateError
 
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import ASSISTANT, DESCRIPTIONS, BadData, DataIssues, as_messages, read_messages
-from snaketrain.data.reading import cell, rows
+from snaketrain.data.reading import cell, parser_of, rows
 from snaketrain.data.split_files import SplitWriter, in_batches, row_schema
 from snaketrain.data.surveying import Example, decodable
 from snaketrain.data.tokenizer import TOKENS, BatchTokenizer, ChatTokenizer, PlainTokenizer, Tokenizer, source_and_target
@@ -33,8 +33,9 @@ class UnlabelledRows:
     def examples(self, files: list[Path], root: Path) -> Iterator[Example]:
         further = {self.id_column} if self.id_column else set()
         columns = {column: self.reading.setting_of(name) for name, column in self.reading.text_columns.items()}
+        parse = parser_of(self.reading)
         for number, row in enumerate(rows(files, self.reading, self.issues, root, further)):
-            texts = tuple([decodable(row, setting, column, self.issues) for column, setting in columns.items()])
+            texts = tuple([decodable(row, setting, column, self.issues, parse) for column, setting in columns.items()])
             if self.reading.messages and texts[0]:
                 texts = (self._question(texts[0], row.location),)
             if not all(map(str.strip, texts)):
