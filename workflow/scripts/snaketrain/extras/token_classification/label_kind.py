@@ -137,12 +137,12 @@ class TagsHead(Head):
         import torch
 
         true, guessed = self.tags(labels), self.tags(predicted)
-        right = sum(map(right_of, true, guessed))
-        entities = torch.from_numpy(counts(true, guessed, self.types).sum(0))
-        return {"words": torch.tensor(sum(map(len, true))), "right": torch.tensor(right), "entities": entities}
+        entities, words = counts(true, guessed, self.types), word_counts(true, guessed)
+        return {"entities": torch.from_numpy(entities.sum(0)), "words": torch.from_numpy(words.sum(0))}
 
     def measure(self, sums: Sums) -> dict[str, float]:
-        return all_figures(sums["entities"].cpu().numpy()) | {"word_accuracy": float(sums["right"] / sums["words"])}
+        right, words = sums["words"].tolist()
+        return all_figures(sums["entities"].cpu().numpy()) | {"word_accuracy": right / words}
 
     def predict(self, predicted: Tensor) -> dict[str, Tensor]:
         return {"words_without_token": (predicted == NO_TOKEN).sum(1)}
@@ -152,8 +152,11 @@ class TagsHead(Head):
         return [[named[number] for number in row if number != NO_LABEL] for row in classes.tolist()]
 
 
-def right_of(true: list[str], predicted: list[str]) -> int:
-    return sum(tag == guess for tag, guess in zip(true, predicted, strict=True))
+def word_counts(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> np.ndarray:
+    """The words of each sentence that are right, and all of them."""
+    import numpy as np
+
+    return np.array([(sum(map(str.__eq__, tags, guesses)), len(tags)) for tags, guesses in zip(true, predicted, strict=True)], float)
 
 
 def split(cells: Iterable[str]) -> list[list[str]]:
@@ -173,10 +176,7 @@ def entity_metric(name: str) -> Callable[[DataFrame], Callable[[np.ndarray], flo
 
 
 def word_accuracy(table: DataFrame) -> Callable[[np.ndarray], float]:
-    import numpy as np
-
-    both = list(zip(split(table["label"]), split(table["predicted"]), strict=True))
-    right, words = (np.array([function(*pair) for pair in both], float) for function in (right_of, lambda true, _: len(true)))
+    right, words = word_counts(split(table["label"]), split(table["predicted"])).T
     return lambda weights: float(weights @ right / (weights @ words))
 
 
@@ -202,12 +202,10 @@ class TagsReport(Report):
         return np.array([label is not None for label in labels], bool)
 
     def score(self, labels: np.ndarray, rows: Rows, confidence: float, bins: int) -> JsonObject:
-        types, true = types_of(self.names), self._named(labels)
+        types, true, keys = types_of(self.names), self._named(labels), ("precision", "recall", "f1", "examples")
         found = counts(true, split(rows["predicted"]), types).sum(0)
         cells = zip(*by_type(found[0]).tolist(), found[0][2].astype(int).tolist(), strict=True)
-        classes = {
-            name: dict(zip(("precision", "recall", "f1", "examples"), row, strict=True)) for name, row in zip(types, cells, strict=True)
-        }
+        classes = {name: dict(zip(keys, row, strict=True)) for name, row in zip(types, cells, strict=True)}
         without = int(rows["words_without_token"].sum())
         return {**all_figures(found), "words": sum(map(len, true)), "words_without_token": without, "classes": classes}
 

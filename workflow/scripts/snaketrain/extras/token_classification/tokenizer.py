@@ -9,7 +9,6 @@ import pyarrow
 
 from snaketrain.data.tokenizer import TOKENS, PlainTokenizer
 from snaketrain.extras.token_classification.entities import NO_TOKEN, SPACE
-from snaketrain.runtime.strict_json import Json
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -50,15 +49,8 @@ def with_space_before_words(library: LibraryTokenizer) -> LibraryTokenizer:
     from tokenizers import Tokenizer
 
     content = json.loads(library.to_str())
-    if not _set_spaces(content["pre_tokenizer"]):
-        return library
+    before = content["pre_tokenizer"] or {}
+    for part in (before, *before.get("pretokenizers", [])):  # a sequence has several
+        if part.get("type") == "ByteLevel":
+            part["add_prefix_space"] = True
     return Tokenizer.from_str(json.dumps(content))
-
-
-def _set_spaces(part: Json) -> bool:
-    if not part:
-        return False
-    if part["type"] == "ByteLevel":
-        part["add_prefix_space"] = True
-        return True
-    return any([_set_spaces(each) for each in part.get("pretokenizers", [])])
