@@ -11,6 +11,7 @@ from pipeline.workspace import sentences, write_sentences, write_tokenizer
 from sklearn.metrics import accuracy_score
 
 from snaketrain.config.schema import Data, Examples, Model, Source, Train
+from snaketrain.config.schema.model import Weights
 from snaketrain.extras.evaluation_sets.settings import EvaluationSet
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.stages import settings_words
@@ -65,7 +66,7 @@ def test_a_model_trained_without_a_test_set_is_evaluated_on_one_alone(folder):
     evaluation = folder / "results/runs/untested/evaluation"
     assert (evaluation / "test_plots.png").is_file() and not (evaluation / "test_predictions.csv").exists()
 
-    source = Source(path="results/runs/untested/selection/model")
+    source = Weights(path="results/runs/untested/selection/model")
     run(folder, "fetch_source", "published", [], {"source": source.as_json})
     model = Model(use="transformers.AutoModelForSequenceClassification", source=source)
     fetched = ["--model", "results/published/manifest.json"]
