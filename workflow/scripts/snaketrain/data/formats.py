@@ -4,14 +4,15 @@ import codecs
 import gzip
 import io
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedReader
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from snaketrain.config.schema import Data
-from snaketrain.config.schema.of_extras import modules
+from snaketrain.config.schema.of_extras import constants
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.tables import distinct, header, json_rows, records, table
 from snaketrain.runtime.strict_json import JsonObject
@@ -159,8 +160,12 @@ FORMATS = {
     ".parquet": "parquet",
     ".txt": "text",
 }
-OF_EXTRAS = {extra.NAME: extra for extra in modules("file_format")}
-FORMATS |= {ending: name for name, extra in OF_EXTRAS.items() for ending in extra.ENDINGS}
+NAMED = zip(constants("file_format", "NAME"), constants("file_format", "ENDINGS"), strict=True)  # by extras
+FORMATS |= {ending: name for name, endings in NAMED for ending in endings}
+Reader: TypeAlias = Callable[
+    [Iterator[str], list[str] | None, str], Iterator[tuple[int, JsonObject]]
+]  # of lines, columns, and the file's name
+Readers: TypeAlias = Mapping[str, Reader]
 
 
 T = TypeVar("T")
@@ -181,9 +186,10 @@ def refuse_other_compression(path: Path, wanted: str) -> None:
 
 
 def read_rows(
-    path: Path, kind: str, data: Data, issues: DataIssues, name: str, only: set[str] | None = None, file_slice: FileSlice = WHOLE
-) -> Iterator[tuple[int, JsonObject]]:
-    """The line where a row begins (from 1; for Parquet the row), and the row's values by column."""
+    path: Path, kind: str, data: Data, issues: DataIssues, name: str, only: set[str] | None = None, file_slice: FileSlice = WHOLE,
+    readers: Readers = MappingProxyType({}),
+) -> Iterator[tuple[int, JsonObject]]:  # fmt: skip
+    """The line where a row begins (from 1; for Parquet the row), and the row's values by column. `readers`: of other formats."""
     if kind == "parquet":
         return _placed(_parquet(path, name, only, file_slice), name, "row")
     within = None if file_slice == WHOLE else lines_of(path, file_slice)
@@ -194,8 +200,8 @@ def read_rows(
         rows = ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name, first))
     elif kind == "jsonl":
         rows = json_rows(lines, name, first)
-    elif kind in OF_EXTRAS:
-        rows = OF_EXTRAS[kind].rows(lines, data.columns, name)
+    elif kind in readers:
+        rows = readers[kind](lines, data.columns, name)
     else:
         rows = table(records(kind, lines, issues, name), data.columns, issues, name)
     return _placed(rows, name)
@@ -216,7 +222,7 @@ def _placed(rows: Iterator[tuple[int, T]], name: str, unit: str = "line") -> Ite
         ) from error
 
 
-def read_columns(path: Path, kind: str, data: Data, name: str) -> list[str] | None:
+def read_columns(path: Path, kind: str, data: Data, name: str, readers: Readers = MappingProxyType({})) -> list[str] | None:
     """The columns of a file, from its beginning; None if it is empty."""
     if kind == "text":
         return ["text"]
@@ -225,7 +231,7 @@ def read_columns(path: Path, kind: str, data: Data, name: str) -> list[str] | No
     if kind in ("csv", "tsv"):
         lines = _lines(path, kind, data.encoding, DataIssues(), name)
         return header(_placed(records(kind, lines, DataIssues(), name), name), data.columns, name)[0] or None
-    first = [row for _, (_, row) in zip(range(100), read_rows(path, kind, data, DataIssues(), name), strict=False)]
+    first = [row for _, (_, row) in zip(range(100), read_rows(path, kind, data, DataIssues(), name, readers=readers), strict=False)]
     return list(dict.fromkeys(key for row in first for key in row)) if first else None
 
 

@@ -6,12 +6,14 @@ from typing import NamedTuple, TypeVar
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Data
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.data.cells import BadData, DataIssues, as_messages
 from snaketrain.data.formats import FORMATS, WHOLE, FileSlice, format_of, read_columns, read_rows, refuse_other_compression
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import NotText, as_text
 from snaketrain.runtime.strict_json import JsonObject, shortened
 
+READERS = {extra.NAME: extra.rows for extra in modules("file_format")}
 PREVIEW_FILES = 50  # of a split, whose columns are looked at before any job
 
 T = TypeVar("T")
@@ -39,7 +41,7 @@ def rows(
     for file, kind in readable(files, data):
         name = str(file.relative_to(root)) if root else str(file)
         line = 0
-        for line, values in read_rows(file, kind, data, issues, name, needed, file_slice):
+        for line, values in read_rows(file, kind, data, issues, name, needed, file_slice, READERS):
             row = RawRow(name, line, values)
             if all_rows or matches(data, row):
                 yield row
@@ -107,7 +109,7 @@ def check_columns(
         *(("where", column) for column in data.where),
     ]
     for file, kind in files[:most]:
-        columns = read_columns(file, kind, data, str(file))
+        columns = read_columns(file, kind, data, str(file), READERS)
         if columns is None:
             continue
         missing = [(setting, column) for setting, column in (*needed, *further) if column not in columns]

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, fi
 
 from snaketrain.config.schema.base import Fraction, Name, OneOrMore, Positive, Section, Seed, is_null
 from snaketrain.config.schema.model import Examples, Source
-from snaketrain.config.schema.of_extras import names
+from snaketrain.config.schema.of_extras import constants
 from snaketrain.labels import label_kind, label_kinds
 from snaketrain.labels.base import as_text
 from snaketrain.runtime.strict_json import Json
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Format = str
 else:
     LabelKindName = Literal[tuple(label_kinds())]
-    Format = Literal["auto", "csv", "tsv", "jsonl", "parquet", "text", *names("file_format")]
+    Format = Literal["auto", "csv", "tsv", "jsonl", "parquet", "text", *constants("file_format", "NAME")]
 
 TEST_SET = "data.test"  # the place of the test set, for messages
 FOR_FILES = (

@@ -27,9 +27,9 @@ def modules(name: str) -> tuple[ModuleType, ...]:
     return tuple(importlib.import_module(f"snaketrain.extras.{path.parent.name}.{name}") for path in sorted(FOLDER.glob(f"*/{name}.py")))
 
 
-def names(module: str) -> tuple[str, ...]:
-    """The NAME of each extra's module. Whoever asks for them alone does not depend on the modules' code."""
-    return tuple(extra.NAME for extra in modules(module))
+def constants(module: str, name: str) -> list[Any]:
+    """The values of this name, of each extra's module. A stage that asks for them alone does not depend on the modules' code."""
+    return [getattr(extra, name) for extra in modules(module)]
 
 
 def hooks(module: str, name: str) -> list[Callable[..., Any]]:
@@ -40,7 +40,8 @@ def hooks(module: str, name: str) -> list[Callable[..., Any]]:
 def with_settings_of_extras(settings: type[Settings]) -> type[Settings]:
     """Each extra's `settings.py` has a type and a `Field` for each of its SECTIONS, and for each of the FIELDS that it adds to a section of the
     core, as in `{"data": {"shards": (int, Field(1))}}`; and maybe `contradictions(settings)`, texts that each say what contradicts what and
-    what to do. A field of `data` says how the training data is prepared: sets that are prepared on their own have its default.
+    what to do, and `code(settings)`, files that decide what is trained. A field of `data` says how the training data is prepared: sets that
+    are prepared on their own have its default.
 
     It imports the modules of this package, and not the package, which is not imported yet.
     """

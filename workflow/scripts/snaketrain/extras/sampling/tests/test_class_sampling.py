@@ -10,6 +10,7 @@ from snaketrain.config.runs import read
 from snaketrain.data.loading import batches
 from snaketrain.data.loading.batches import Batches
 from snaketrain.extras.sampling.sampling import ByClass, shares
+from snaketrain.orchestration.pipeline import Pipeline
 
 LABELS = np.random.default_rng(0).choice(4, size=3000, p=[0.7, 0.2, 0.09, 0.01])
 LENGTHS = np.random.default_rng(1).integers(3, 60, len(LABELS))
@@ -62,6 +63,12 @@ def test_batches_are_of_the_drawn_examples_in_sections_too(tokens, monkeypatch):
 )
 def test_what_cannot_be_sampled_is_refused(changes, message):
     assert any(message in problem for problem in read({"train": {"sampling": {"power": 0.5}}} | changes).problems)
+
+
+def test_the_code_that_draws_decides_the_weights_where_it_is_used():
+    config = {"data": DATA, "runs": {"plain": {}, "sampled": {"train.sampling": {"power": 0}}}}
+    code = {run: Pipeline(config, reads_files=False).stages["train_model"].code(run) for run in ("plain", "sampled")}
+    assert {name.rpartition(".")[2] for name in code["sampled"].keys() - code["plain"].keys()} == {"sampling"}
 
 
 @pytest.fixture(scope="module")
