@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-SPACE = " "  # between the words of a text in the prepared data, and between tags in the predictions
-NO_TOKEN = -1  # in place of the first token of a word that has none, whose tag is O
 OUTSIDE = "O"
 TAG = re.compile(r"O|[BI]-\S+")
 READINGS = ("", "strict_")  # of the same tags; what the names of their figures begin with

@@ -6,18 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from snaketrain.extras.token_classification.entities import (
-    NO_TOKEN,
-    OUTSIDE,
-    READINGS,
-    SPACE,
-    TAG,
-    all_figures,
-    by_type,
-    counts,
-    figures,
-    types_of,
-)
+from snaketrain.extras.token_classification import NO_BREAK, NO_LABEL, NO_TOKEN, SPACE
+from snaketrain.extras.token_classification.entities import OUTSIDE, READINGS, TAG, all_figures, by_type, counts, figures, types_of
 from snaketrain.labels.base import MISSING, UNKNOWN, VALID, Head, LabelKind, Parser, Report, as_text
 from snaketrain.labels.classes import ClassTally
 
@@ -30,9 +20,6 @@ if TYPE_CHECKING:
     from snaketrain.data.tokenizer import BatchTokenizer
     from snaketrain.labels.base import Rows, Sums
     from snaketrain.runtime.strict_json import Json, JsonObject
-
-NO_BREAK = "\u00a0"  # in place of a space inside a word
-NO_LABEL = -100  # of a word that is none, behind a shorter sentence
 
 
 def parts_of(cell: object) -> list[str]:

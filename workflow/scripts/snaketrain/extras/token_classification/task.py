@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from snaketrain.data.loading.training_data import Batch
-from snaketrain.extras.token_classification.entities import NO_TOKEN, SPACE
-from snaketrain.extras.token_classification.label_kind import NO_LABEL, TagsHead
+from snaketrain.extras.token_classification import NO_LABEL, NO_TOKEN, SPACE
+from snaketrain.extras.token_classification.label_kind import TagsHead
 from snaketrain.labels import metrics_by_label_kind
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Modules

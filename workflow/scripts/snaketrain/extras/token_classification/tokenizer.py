@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow
 
 from snaketrain.data.tokenizer import TOKENS, PlainTokenizer
-from snaketrain.extras.token_classification.entities import NO_TOKEN, SPACE
+from snaketrain.extras.token_classification import NO_TOKEN, SPACE
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
