@@ -20,7 +20,7 @@ def workspace(tmp_path_factory):
     bert = given["model"]["arguments"] | WITHOUT_DROPOUT
     data = {name: value for name, value in given["data"].items() if name != "labels"} | {"label": None}
     task = {"use": "masked_lm", "arguments": {"mask_probability": 0.25}}
-    two = {"compute.processes": 2, "train.strategy": "ddp"}
+    two = {"compute.processes": 2, "train.strategy": {"use": "fsdp", "arguments": {"build_once": True}}}
     classifier = {
         "data.label": "label",
         "data.labels": given["data"]["labels"],

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,7 +38,8 @@ class MaskedLm(TokenPrediction):
         tokenizer = Tokenizer.from_file(str(Path(data["tokenizer_folder"]) / "tokenizer.json"))
         self.mask = mask_of(tokenizer, self.mask_token)
         special = {*special_tokens(tokenizer), self.mask, data["pad_token_id"]}
-        self.ordinary = torch.tensor([number for number in range(data["vocab_size"]) if number not in special])
+        # no tensor, since ranks that do not build the model are here without memory
+        self.ordinary = np.setdiff1d(np.arange(data["vocab_size"]), sorted(special))
         text = {"vocab_size": data["vocab_size"], "pad_token_id": data["pad_token_id"]}
         module = make_model(model, folder, {}, text)
         check_vocabulary(module, data["vocab_size"])
@@ -71,13 +73,14 @@ class MaskedLm(TokenPrediction):
         drawn = scrambled(scrambled(scrambled(of_text) + epoch) + places)  # a number for each token
         ranks = drawn.masked_fill(~possible, torch.iinfo(torch.int64).max).argsort(1).argsort(1)
         chosen = possible & (ranks < self.predicted_of(possible))
-        share, ordinary = share_of(scrambled(drawn)), self.ordinary.to(tokens.device)
+        share, ordinary = share_of(scrambled(drawn)), torch.tensor(self.ordinary, device=tokens.device)
         others = ordinary[(share_of(scrambled(drawn + 1)) * len(ordinary)).long()]
         instead = torch.where(share < MASKED, self.mask, torch.where(share < MASKED + REPLACED, others, tokens))
         return torch.where(chosen, instead, tokens), tokens.masked_fill(~chosen, NO_TARGET)
 
     def can_be_masked(self, batch: Batch) -> Tensor:
-        return torch.isin(batch["input_ids"], self.ordinary.to(batch["input_ids"].device)) & (batch["attention_mask"] > 0)
+        tokens = batch["input_ids"]
+        return torch.isin(tokens, torch.tensor(self.ordinary, device=tokens.device)) & (batch["attention_mask"] > 0)
 
     def predicted_of(self, possible: Tensor) -> Tensor:
         """How many tokens of each text."""
