@@ -1,7 +1,7 @@
 """The section `search` of the configuration, which thins out a sweep or samples runs, and the runs that were sampled so far."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -162,7 +162,21 @@ def problems(config: JsonObject, changes: Mapping[str, Change], runs: Mapping[st
             yield f"search.{name}: there is no such sweep{nearest(name, sweeps)}{known}"
         else:
             yield from problems_of(Search, settings, f"search.{name}")
-            yield from _different_measures(str(name), {run: runs[run] for run in runs_of_sweep(str(name), changes) if run in runs})
+            searched = runs_of_sweep(str(name), changes)
+            yield from _different_measures(str(name), {run: runs[run] for run in searched if run in runs})
+            yield from _bases(str(name), searched, runs)
+
+
+def _bases(name: str, searched: Collection[str], runs: Mapping[str, Settings]) -> Iterator[str]:
+    """Runs of the search that another starts from: their training is not the workflow's to demand."""
+    for run, settings in runs.items():
+        initial = settings.model.initial_weights
+        for place, source in (("model.source", settings.model.source), ("model.initial_weights.source", initial and initial.source)):
+            if source and source.from_run in searched:
+                yield (
+                    f"search.{name}: stops some of its runs early, but run {run} starts from one of them ({place}.run: {source.from_run}). "
+                    "Name a run outside of the sweep, or, once the search is done, the folder selection/model as a path."
+                )
 
 
 def _sampling_problems(name: str, settings: Json, sweeps: list[str]) -> Iterator[str]:

@@ -156,6 +156,18 @@ def test_without_predictions_only_the_best_continue():
     assert "no paired test for accuracy" in decide(found, "accuracy", "max", Search())[2].why
 
 
+def test_a_run_that_may_be_stopped_is_no_start_of_another():
+    """Its own training would be demanded while the search trains it."""
+    searched = "rate-learning_rate=1e-05-seed=0"
+    for model in ({"model.source": {"run": searched}}, {"model.initial_weights": {"source": {"run": searched}}}):
+        with pytest.raises(
+            ConfigurationError, match=f"search.rate: stops some of its runs early, but run tuned starts from one of them .*{searched}"
+        ):
+            read_runs(configuration(search={"rate": {}}, runs={"tuned": model}))
+    first = {"rate": {"train.learning_rate": [1e-5, 1e-4], "model.source": [{"run": "first"}]}}
+    assert len(read_runs(configuration(search={"rate": {}}, runs={"first": {}}, sweeps=first))) == 3
+
+
 @pytest.mark.parametrize(
     ("search", "message"),
     [
