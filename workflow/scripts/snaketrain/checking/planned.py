@@ -56,9 +56,8 @@ def planned_data(run: Settings, results: Path, scratch: Path) -> PlannedData:
 
 def fetched_or_local(source: Source, results: Path, setting: str) -> Path:
     """The folder of a source's files, which an earlier start has fetched, or which are on this machine."""
-    made = (
-        results / ("runs/{}/selection" if source.from_run else "models/{}").format(source.from_run or source_name(source)) / "manifest.json"
-    )
+    folder = f"runs/{source.from_run}/selection" if source.from_run else f"models/{source_name(source)}"
+    made = results / folder / "manifest.json"
     if made.is_file():
         return read_manifest(made).model_files
     if source.from_run:

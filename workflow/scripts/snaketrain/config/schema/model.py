@@ -207,6 +207,13 @@ class Model(Section):
     )
     adapters: Adapters | None = Field(None, exclude_if=is_null, description="adapters beside pretrained weights, which stay as they are")
 
+    @property
+    def bases(self) -> dict[str, str]:
+        """The runs that it starts from, by the settings that name them."""
+        initial = self.initial_weights.source if self.initial_weights else None
+        named = {"model.source.run": self.source, "model.initial_weights.source.run": initial}
+        return {setting: source.run for setting, source in named.items() if source and source.run}
+
     def contradictions(self) -> Iterator[str]:
         if self.adapters is None:
             return

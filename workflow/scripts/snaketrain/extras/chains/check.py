@@ -4,18 +4,11 @@ from collections.abc import Iterator
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Settings
-from snaketrain.orchestration.names import initial
-
-
-def bases(run: Settings) -> dict[str, str]:
-    """The runs that it starts from, by the settings that name them."""
-    named = {"model.source.run": run.model.source, "model.initial_weights.source.run": initial(run)}
-    return {setting: source.from_run for setting, source in named.items() if source and source.from_run}
 
 
 def problems_of_runs(runs: dict[str, Settings]) -> Iterator[str]:
     for name, run in runs.items():
-        for setting, base in bases(run).items():
+        for setting, base in run.model.bases.items():
             if base not in runs:
                 yield f"{setting}: there is no run {base!r}{nearest(base, runs)} Runs: {', '.join(runs)} (run {name})."
             elif circle := path_back(name, base, runs):
@@ -31,5 +24,5 @@ def path_back(name: str, base: str, runs: dict[str, Settings]) -> list[str]:
             return chain
         if chain[-1] not in seen and chain[-1] in runs:
             seen.add(chain[-1])
-            chains += [[*chain, further] for further in bases(runs[chain[-1]]).values()]
+            chains += [[*chain, further] for further in runs[chain[-1]].model.bases.values()]
     return []

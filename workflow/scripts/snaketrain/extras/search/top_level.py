@@ -170,11 +170,10 @@ def problems(config: JsonObject, changes: Mapping[str, Change], runs: Mapping[st
 def _bases(name: str, searched: Collection[str], runs: Mapping[str, Settings]) -> Iterator[str]:
     """Runs of the search that another starts from: their training is not the workflow's to demand."""
     for run, settings in runs.items():
-        initial = settings.model.initial_weights
-        for place, source in (("model.source", settings.model.source), ("model.initial_weights.source", initial and initial.source)):
-            if source and source.from_run in searched:
+        for setting, base in settings.model.bases.items():
+            if base in searched:
                 yield (
-                    f"search.{name}: stops some of its runs early, but run {run} starts from one of them ({place}.run: {source.from_run}). "
+                    f"search.{name}: stops some of its runs early, but run {run} starts from one of them ({setting}: {base}). "
                     "Name a run outside of the sweep, or, once the search is done, the folder selection/model as a path."
                 )
 
