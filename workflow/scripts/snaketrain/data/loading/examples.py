@@ -93,7 +93,7 @@ class TextExamples:
         """
         tokens = self.rows("input_ids", ids)
         batch = {"input_ids": padded(tokens, self.pad_token_id), "attention_mask": padded(list(map(np.ones_like, tokens)), 0)}
-        for name in self.lists.keys() - batch:
+        for name in (each for each in self.lists if each not in batch):
             batch[name] = padded(self.rows(name, ids), 0 if name == "token_type_ids" else NO_TARGET)
         return batch | {"labels": self._labels(ids), "ids": torch.tensor(ids)}
 
