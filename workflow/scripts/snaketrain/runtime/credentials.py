@@ -196,7 +196,7 @@ def hidden(text: str) -> str:
 
 def hidden_in(content: Json, name: str = "", hide: Callable[[str], str] | None = None) -> Json:
     """The same for every text in a JSON value; any text or number under a name such as `password` is hidden."""
-    hide = hide or _hiding()
+    hide = hide or _hiding_later()
     if isinstance(content, dict):
         return {key: hidden_in(value, str(key), hide) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -222,6 +222,12 @@ def hide_in_tracebacks() -> None:
     """Of errors that nothing catches, in a process whose output goes to a file as it is."""
     sys.excepthook = lambda *error: print(hidden("".join(traceback.format_exception(*error))), file=sys.stderr)
     threading.excepthook = lambda error: sys.excepthook(error.exc_type, error.exc_value or error.exc_type(), error.exc_traceback)
+
+
+def _hiding_later() -> Callable[[str], str]:
+    """Most lines of a journal have numbers alone, and need it for nothing."""
+    hiding = functools.cache(_hiding)
+    return lambda text: hiding()(text)
 
 
 def _hiding() -> Callable[[str], str]:

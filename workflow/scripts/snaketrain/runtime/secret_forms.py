@@ -1,5 +1,6 @@
 """Recognises secrets in text by their form: addresses, queries, assignments, headers, command lines and well-known kinds of tokens."""
 
+import functools
 import re
 
 HIDDEN = "***"
@@ -106,8 +107,14 @@ def _has_word(lower: str) -> bool:
 
 def is_secret_name(name: str, value: str) -> bool:
     """Whether a value of this name is a secret."""
-    match = SECRET_NAME.match(name)
+    match = _as_secret_name(name)
     return match is not None and (looks_random(value) if match["maybe"] else bool(value))
+
+
+@functools.lru_cache(maxsize=4096)
+def _as_secret_name(name: str) -> re.Match[str] | None:
+    """The lines of a journal have the same names again and again."""
+    return SECRET_NAME.match(name)
 
 
 def looks_random(value: str) -> bool:
