@@ -60,11 +60,20 @@ def weights(folder: Path) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("precision", "strategy"),
-    [("fp32", "single"), ("bf16", "single"), ("fp16", "ddp"), ("bf16", "fsdp"), ("bf16", "fairscale_oss"), ("fp32", "zero1")],
+    ("precision", "strategy", "format"),
+    [
+        ("fp32", "single", "auto"),
+        ("bf16", "single", "auto"),
+        ("fp16", "ddp", "auto"),
+        ("bf16", "fsdp", "auto"),
+        ("bf16", "fsdp", "sharded"),
+        ("fp16", "fsdp", "sharded"),
+        ("bf16", "fairscale_oss", "auto"),
+        ("fp32", "zero1", "auto"),
+    ],
 )
-def test_a_killed_training_has_the_same_weights_in_the_end(data, tmp_path, precision, strategy):
-    settings = {"precision": precision, "strategy": strategy, "deterministic": True}
+def test_a_killed_training_has_the_same_weights_in_the_end(data, tmp_path, precision, strategy, format):
+    settings = {"precision": precision, "strategy": strategy, "deterministic": True, "more": ("--checkpoint-format", format)}
     finished(command(data, tmp_path / "alone", **settings))
     words, folder = command(data, tmp_path / "killed", **settings), tmp_path / "killed"
     steps = max(running.losses(tmp_path / "alone"))

@@ -13,6 +13,12 @@ from snaketrain.runtime.manifests import read_manifest
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
+def mask_token_for(folder):
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer/tokenizer.json"))
+    tokenizer.add_special_tokens(["[MASK]"])
+    tokenizer.save(str(folder / "tokenizer/tokenizer.json"))
+
+
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("masked")
@@ -38,9 +44,7 @@ def workspace(tmp_path_factory):
         select={"metric": "loss"},
         runs={"one": {}, "two": two, "blocks": {"train.block_length": 12}, "classifier": classifier},
     )
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer/tokenizer.json"))
-    tokenizer.add_special_tokens(["[MASK]"])
-    tokenizer.save(str(folder / "tokenizer/tokenizer.json"))
+    mask_token_for(folder)
     snakemake(folder)
     return folder
 
