@@ -56,7 +56,8 @@ def trainer(task: dict[str, Any], timings: Timings, dataset_of: Any, collate: An
 
     train = task["train"]
     same = {"learning_rate": train["learning_rate"], "max_steps": train["steps"], "warmup_steps": train["warmup"], "seed": train["seed"]}
-    same |= {"weight_decay": train["weight_decay"], "max_grad_norm": train["clip_norm"], "use_cpu": True}
+    same |= {"weight_decay": train["weight_decay"], "max_grad_norm": train["clip_norm"]}
+    same |= {"use_cpu": task["device"] == "cpu", "bf16": task["precision"] == "bf16"}
     same |= {"per_device_train_batch_size": train["batch_size"], "per_device_eval_batch_size": 2 * train["batch_size"]}
     same |= {"eval_strategy": "steps", "eval_steps": train["evaluate_every"], "output_dir": task["folder"]}
     made = Trainer(
@@ -126,7 +127,8 @@ def lightning(task: dict[str, Any], timings: Timings) -> None:
                 {"params": [p for p in parameters if p.ndim > 1], "weight_decay": train["weight_decay"]},
                 {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
             ]
-            optimizer = torch.optim.AdamW(groups, lr=train["learning_rate"], fused=True)
+            # Lightning refuses to clip gradients of a fused optimizer in half precision
+            optimizer = torch.optim.AdamW(groups, lr=train["learning_rate"], fused=task["precision"] == "fp32")
             schedule = get_linear_schedule_with_warmup(optimizer, train["warmup"], train["steps"])
             return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
@@ -138,8 +140,9 @@ def lightning(task: dict[str, Any], timings: Timings) -> None:
     ]
     made = Trainer(
         max_steps=train["steps"], val_check_interval=train["evaluate_every"], check_val_every_n_epoch=None, num_sanity_val_steps=0,
-        gradient_clip_val=train["clip_norm"], accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        gradient_clip_val=train["clip_norm"], accelerator=task["device"], logger=False, enable_progress_bar=False, enable_model_summary=False,
         callbacks=[ModelCheckpoint(task["folder"], every_n_train_steps=train["evaluate_every"])], default_root_dir=task["folder"],
+        devices=1, precision="bf16-mixed" if task["precision"] == "bf16" else "32-true",
     )  # fmt: skip
     model = Classifier().train()
     timings.begin()

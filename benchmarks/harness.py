@@ -51,6 +51,12 @@ def about() -> dict[str, object]:
     return {"date": time.strftime("%Y-%m-%d"), "load": LOAD, "machine": machine}
 
 
+def device_name(device: str) -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if device == "cuda" else device
+
+
 def write_figures(output: Path, figures: Mapping[str, object]) -> None:
     print(json.dumps(figures, indent=2))
     write(output, about() | figures)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import add_figures, command_line
+from harness import add_figures, command_line, device_name
 from packing import ANY_ORDER, LONGEST, PACKED, PADDED, batches, make, write_texts
 
 from snaketrain.config.schema import Train, Use
@@ -122,8 +122,8 @@ def main() -> None:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
     settings = {key: value for key, value in vars(args).items() if key not in ("output", "rungs")}
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    add_figures(args.output, {args.size: {"device": device} | settings | {"rungs": found}})
+    name = device_name("cuda" if torch.cuda.is_available() else "cpu")
+    add_figures(args.output, {args.size: {"device name": name} | settings | {"rungs": found}})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The time of a training: the pipeline's against that with the Trainer of transformers and with Lightning.
 
 DATA_FOLDER holds stsa.binary.train and stsa.binary.dev, sentences of SST-2 with `label sentence` on each line. A pretrained MiniLM is
-fine-tuned in fp32 on the CPU; all have the same tokens, batch size, AdamW (fused), weight decay, clipping, linear schedule, seed,
+fine-tuned, on a CPU in fp32 unless otherwise said; all have the same tokens, batch size, AdamW (fused), weight decay, clipping, linear schedule, seed,
 threads, and evaluations of the same sentences at the same steps, each in a process of its own. contenders.py says what each does
 in its own way. The goal is a share of the other's time for all steps and evaluations. The time to the same accuracy is not compared: it
 depends on the seed more than on the library.
@@ -15,17 +15,27 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import CONFIGURATION, command_line, in_turns, judge, project, ratio, run, snakemake, training, write_figures
+from harness import CONFIGURATION, command_line, device_name, in_turns, judge, project, ratio, run, snakemake, training, write_figures
 
 from snaketrain.config.schema import Model, Train
 from snaketrain.runtime.journal import read_events
 
 OURS = "snaketrain"
 GOALS = {"trainer_tutorial": 0.5, "trainer_defaults": 0.5, "trainer_best": 0.9, "lightning": 0.9}
+
+
+@dataclass(frozen=True)
+class Where:
+    """All contenders train, and how."""
+
+    device: str
+    precision: str
+    environment: dict[str, str]
 
 
 def prepare(folder: Path, raw: Path, examples: int, dev_examples: int) -> tuple[Path, Path]:
@@ -51,11 +61,11 @@ def plan(examples: int, args: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run_ours(folder: Path, data: Path, model: Path, train: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
+def run_ours(folder: Path, data: Path, model: Path, train: dict[str, Any], where: Where) -> dict[str, Any]:
     """train_model.py as the workflow calls it, with journal, TensorBoard and checkpoints."""
-    options = ["--model", model, "--keep-best-by", "accuracy"]
-    words = training(folder, data, Train(**train, precision="fp32"), Model(**CONFIGURATION["model"]), *options, run=OURS)
-    cpu_seconds = run([sys.executable, *words], environment).cpu_seconds
+    options = ["--model", model, "--keep-best-by", "accuracy", "--device", where.device]
+    words = training(folder, data, Train(**train, precision=where.precision), Model(**CONFIGURATION["model"]), *options, run=OURS)
+    cpu_seconds = run([sys.executable, *words], where.environment).cpu_seconds
     events = read_events(folder / "journal.jsonl")[0]
     spent = next(event["spent"] for event in reversed(events) if event["event"] == "end")
     accuracies = [event["metrics"]["accuracy"] for event in events if event["event"] == "eval"]
@@ -64,9 +74,10 @@ def run_ours(folder: Path, data: Path, model: Path, train: dict[str, Any], envir
     return seconds | {"best": max(accuracies), "waiting": waiting}
 
 
-def run_peer(name: str, folder: Path, data: Path, model: Path, train: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
+def run_peer(name: str, folder: Path, data: Path, model: Path, train: dict[str, Any], where: Where) -> dict[str, Any]:
     task = {"contender": name, "folder": str(folder), "data": str(data), "model": str(model), "train": train, "launched": time.time()}
-    cpu_seconds = run([sys.executable, Path(__file__).with_name("contenders.py"), json.dumps(task)], environment).cpu_seconds
+    task |= {"device": where.device, "precision": where.precision}
+    cpu_seconds = run([sys.executable, Path(__file__).with_name("contenders.py"), json.dumps(task)], where.environment).cpu_seconds
     return json.loads((folder / "found.json").read_text()) | {"CPU seconds": cpu_seconds}
 
 
@@ -96,12 +107,15 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32, help="sentences in a batch (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=42, help="seed of the first round; each has its own (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="threads of each training (default: %(default)s)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="device to train on (default: %(default)s)")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="train.precision (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=1, help="turns of all contenders, in another order each time (default: %(default)s)")
     parser.add_argument(
         "--contenders", nargs="+", default=[OURS, *GOALS], choices=[OURS, *GOALS], help="contenders to compare (default: all)"
     )
     args = parser.parse_args()
     environment = {"OMP_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    where = Where(args.device, args.precision, environment)
     rounds: list[dict[str, dict[str, Any]]] = [{} for _ in range(args.rounds)]
     with tempfile.TemporaryDirectory(prefix="peers-") as name:
         folder = Path(name)
@@ -111,12 +125,12 @@ def main() -> None:
             place = folder / f"{contender}-{number}"
             place.mkdir()
             how = run_ours if contender == OURS else partial(run_peer, contender)
-            rounds[number][contender] = how(place, data, model, train, environment)
+            rounds[number][contender] = how(place, data, model, train, where)
             print(f"{contender}: {rounds[number][contender]['seconds']:.1f} s", file=sys.stderr, flush=True)
     table = compared(rounds)
     versions = {package: importlib.metadata.version(package) for package in ("torch", "transformers", "accelerate", "lightning")}
     settings = {key: value for key, value in vars(args).items() if key not in ("folder", "output", "contenders")}
-    write_figures(args.output, {"versions": versions} | settings | {"contenders": table, "runs": rounds})
+    write_figures(args.output, {"versions": versions, "device name": device_name(args.device)} | settings | {"contenders": table, "runs": rounds})
     theirs = {name: row[next(iter(SHARES))] for name, row in table.items() if name != OURS}
     waiting = table[OURS]["share of steps spent waiting for data"]
     judge({f"{name}: {share:.2f} of its time, at most {GOALS[name]}": share <= GOALS[name] for name, share in theirs.items()}

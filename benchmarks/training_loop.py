@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from harness import command_line, judge, ratios, side_by_side, timed, write_figures
+from harness import command_line, device_name, judge, ratios, side_by_side, timed, write_figures
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -73,9 +73,9 @@ class Rows:
         return {"inputs": self.inputs[ids], "labels": self.labels[ids]}
 
 
-def trainer_of(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Trainer:
+def trainer_of(folder: Path, module: nn.Module, rows: Rows, train: Train, device: str = "cpu") -> Trainer:
     """With all that train_model.py gives it."""
-    strategy, task, data = Single("cpu", "fp32"), Classify(module), Splits(rows, rows, {})
+    strategy, task, data = Single(device, "fp32"), Classify(module), Splits(rows, rows, {})
     state, plan = make_train_state(task, train, build(task, train, Model(), None, {}), strategy), Plan.of(train, rows.lengths)
     journals = open_journals(folder, strategy)
     callbacks = default_callbacks("benchmark", folder, strategy, journals[0], stall_seconds=600, profile=None)
@@ -90,12 +90,13 @@ def steps_of(trainer: Trainer) -> Iterator[Callable[[], None]]:
             yield from trainer.steps(trainer.planned.upcoming.epoch)
 
 
-def ours(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Iterator[Callable[[], None]]:
-    yield from steps_of(trainer_of(folder, module, rows, train))
+def ours(folder: Path, module: nn.Module, rows: Rows, train: Train, device: str) -> Iterator[Callable[[], None]]:
+    yield from steps_of(trainer_of(folder, module, rows, train, device))
 
 
-def plain(module: nn.Module, rows: Rows, train: Train) -> Iterator[Callable[[], None]]:
+def plain(module: nn.Module, rows: Rows, train: Train, device: str) -> Iterator[Callable[[], None]]:
     """What one writes by hand: the same batches, rates, clipping and optimizer."""
+    module.to(device)
     batches = Batches(rows.lengths, train.seed, train.batch_size)
     decays = [p for p in module.parameters() if p.ndim > 1], [p for p in module.parameters() if p.ndim == 1]
     groups = [{"params": decays[0], "weight_decay": train.weight_decay}, {"params": decays[1], "weight_decay": 0.0}]
@@ -104,7 +105,7 @@ def plain(module: nn.Module, rows: Rows, train: Train) -> Iterator[Callable[[], 
     module.train()
 
     def step(ids: np.ndarray) -> None:
-        batch = rows.batch(tuple(map(int, ids)))
+        batch = {name: tensor.to(device) for name, tensor in rows.batch(tuple(map(int, ids))).items()}
         loss = nn.functional.cross_entropy(module(batch["inputs"]), batch["labels"])
         loss.backward()
         nn.utils.clip_grad_norm_(module.parameters(), train.clip_norm)
@@ -117,41 +118,47 @@ def plain(module: nn.Module, rows: Rows, train: Train) -> Iterator[Callable[[], 
             yield lambda ids=ids: step(ids)
 
 
-def measured(module: nn.Module, inputs: torch.Tensor, batch: int, turn: int, turns: int) -> dict[str, float]:
+def measured(module: nn.Module, inputs: torch.Tensor, batch: int, turn: int, turns: int, device: str = "cpu") -> dict[str, float]:
     optimizer = {"use": "torch.optim.AdamW", "arguments": {"fused": True}}
     steps = turn * (turns + 2)
     train = Train(batch_size=batch, steps=steps, evaluate_every=10 * steps, learning_rate=1e-4, optimizer=optimizer, warmup=0)
     with tempfile.TemporaryDirectory() as folder:
         rows = Rows(inputs)
-        both = {"ours": ours(Path(folder), module, rows, train), "plain": plain(copy.deepcopy(module), rows, train)}
+        both = {
+            "ours": ours(Path(folder), module, rows, train, device),
+            "plain": plain(copy.deepcopy(module), rows, train, device),
+        }
 
         def some(steps: Iterator[Callable[[], None]]) -> None:
             for step in itertools.islice(steps, turn):
                 step()
+            if device == "cuda":
+                torch.cuda.synchronize()
 
         spent = side_by_side({name: partial(timed, partial(some, steps)) for name, steps in both.items()}, turns, warm_up=1)
     each = {f"{name}, ms": round(1000 * statistics.median(each.seconds for each in of) / turn, 3) for name, of in spent.items()}
     return each | ratios(*spent.values()) | {"turns": turns}
 
 
-def measured_small(blocks: int, turns: int, turn: int = 100) -> dict[str, float]:
+def measured_small(blocks: int, turns: int, turn: int = 100, device: str = "cpu") -> dict[str, float]:
     layers = [layer for _ in range(blocks) for layer in (nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.ReLU())]
-    return measured(nn.Sequential(*layers, nn.Linear(WIDTH, 2)), torch.randn(4096, WIDTH), 32, turn, turns)
+    return measured(nn.Sequential(*layers, nn.Linear(WIDTH, 2)), torch.randn(4096, WIDTH), 32, turn, turns, device)
 
 
 def main() -> None:
     parser = command_line("training_loop", __doc__)
     parser.add_argument("--turns", type=int, default=20, help="turns of each loop (default: %(default)s)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="device to train on (default: %(default)s)")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     some = 4
-    blocks = max(1, round(some / measured_small(some, 2)["plain, ms"]))
+    blocks = max(1, round(some / measured_small(some, 2, device=args.device)["plain, ms"]))
     found = {
-        "small": measured_small(blocks, args.turns) | {"blocks": blocks},
-        "MiniLM": measured(Logits(), torch.randint(5, 30000, (512, 32)), 16, 4, args.turns),
+        "small": measured_small(blocks, args.turns, device=args.device) | {"blocks": blocks},
+        "MiniLM": measured(Logits(), torch.randint(5, 30000, (512, 32)), 16, 4, args.turns, args.device),
     }
-    write_figures(args.output, found)
+    write_figures(args.output, {"device name": device_name(args.device)} | found)
     judge({f"{name}, at most {goal:.2f}": found[name]["ratio"] <= goal for name, goal in GOALS.items()})
 
 
