@@ -130,7 +130,9 @@ def main() -> None:
     table = compared(rounds)
     versions = {package: importlib.metadata.version(package) for package in ("torch", "transformers", "accelerate", "lightning")}
     settings = {key: value for key, value in vars(args).items() if key not in ("folder", "output", "contenders")}
-    write_figures(args.output, {"versions": versions, "device name": device_name(args.device)} | settings | {"contenders": table, "runs": rounds})
+    write_figures(
+        args.output, {"versions": versions, "device name": device_name(args.device)} | settings | {"contenders": table, "runs": rounds}
+    )
     theirs = {name: row[next(iter(SHARES))] for name, row in table.items() if name != OURS}
     waiting = table[OURS]["share of steps spent waiting for data"]
     judge({f"{name}: {share:.2f} of its time, at most {GOALS[name]}": share <= GOALS[name] for name, share in theirs.items()}

@@ -51,7 +51,9 @@ def speed(folder: Path, name: str) -> float:
 def main() -> None:
     parser = command_line("precisions", __doc__)
     parser.add_argument("folder", type=Path, metavar="DATA_FOLDER", help="folder with the files of SST-2 named above")
-    parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16", "fp16"], help="the first one is the reference (default: %(default)s)")
+    parser.add_argument(
+        "--precisions", nargs="+", default=["fp32", "bf16", "fp16"], help="the first one is the reference (default: %(default)s)"
+    )
     parser.add_argument("--seeds", type=int, default=5, help="seeds of each precision (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=2, help="passes over the 6,920 sentences (default: %(default)s)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda", help="device to train on (default: %(default)s)")

@@ -17,7 +17,11 @@ from snaketrain.strategies import make_strategy
 from snaketrain.strategies.collectives import recorded_collectives
 
 CLOSE = 1e-3  # of losses, after steps in which rounding has grown
-WHERE = {"gpu": {"compute.device": "cuda", "train.precision": "fp32"}, "cpu": {"compute.device": "cpu"}, "half": {"train.precision": "bf16"}}
+WHERE = {
+    "gpu": {"compute.device": "cuda", "train.precision": "fp32"},
+    "cpu": {"compute.device": "cpu"},
+    "half": {"train.precision": "bf16"},
+}
 
 
 def finished(folder: Path) -> Path:
