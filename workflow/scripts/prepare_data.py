@@ -32,7 +32,7 @@ def main(args: argparse.Namespace) -> None:
             report_unread(of_split, data, f"data.{split}")
         if data.by_class:
             facts = report = preparing.prepare_items(data, output)
-            made = [f"{split}.npy" for split, found in facts["splits"].items() if not found.get("stream")]
+            made = preparing.files_of_items(facts)
         elif model is None:
             raise SystemExit("prepare_data: --tokenizer is missing; only a dataset class needs none.")
         else:

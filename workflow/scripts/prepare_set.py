@@ -11,7 +11,7 @@ from snaketrain.config.schema import Data
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER
 from snaketrain.config.schema.data import TEST_SET
 from snaketrain.data.cells import BadData
-from snaketrain.data.preparing import TrainedOn, prepare, prepare_items
+from snaketrain.data.preparing import TrainedOn, check_classes, files_of_items, prepare, prepare_items
 from snaketrain.data.reading import report_unread
 from snaketrain.data.surveying import check, show
 from snaketrain.runtime import stages
@@ -33,8 +33,9 @@ def main(args: argparse.Namespace) -> None:
             facts, report, made = _prepare(args.place, reading, prepared, fetched, job.folder, args.threads)
         else:
             items = prepare_items(reading, job.folder, ("test",))
+            check_classes("data.test", items["label_names"], prepared.facts["label_names"])
             facts = report = prepared.facts | {"splits": items["splits"], "datasets": items["datasets"]}
-            made = ["test.npy"]
+            made = files_of_items(items)
     except ValueError as error:
         problems = str(error)
         if args.place != TEST_SET:

@@ -213,13 +213,17 @@ def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS) -> J
     if is_stream(stream := made.get("train")):
         return _prepare_stream(data, stream, output)
     datasets = {split: numbered(dataset, given[split].use, f"data.{split}") for split, dataset in made.items()}
+    for split, dataset in datasets.items():
+        if callable(check := getattr(dataset, "check", None)):
+            check()
+        check_classes(f"data.{split}", own_facts(dataset)["label_names"], own_facts(datasets[next(iter(given))])["label_names"])
     assigned = {split: assign(split, numpy.ones(len(dataset), bool), data) for split, dataset in datasets.items()}
     main = next(iter(given))  # the training data, or what a model is evaluated on as it is
     facts: JsonObject = own_facts(datasets[main]) | {"name": data.name, "label_kind": data.label_kind, "odd": {}}
     facts |= {"fields": data.fields, "datasets": {}, "splits": {}}
     for split in splits:
         origin = split if split in given else main
-        chosen = numpy.flatnonzero(assigned[origin] == SPLITS.index(split))
+        chosen, texts = numpy.flatnonzero(assigned[origin] == SPLITS.index(split)), getattr(datasets[origin], "texts", None)
         if not len(chosen) and split != "test" and "train" in given:
             raise BadData(f"data.{split}: none of the {len(datasets[origin])} items of {given[origin].use} is left for it. Give more.")
         facts["datasets"][split] = {"use": given[origin].use, "arguments": given[origin].arguments}
@@ -228,7 +232,34 @@ def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS) -> J
             first = Items(datasets[origin], given[origin].use, chosen, data.fields, 0).batch([0])
             facts["splits"][split]["fields"] = described(first)
         numpy.save(output / f"{split}.npy", chosen)
+        if texts is not None:
+            facts["splits"][split]["texts"] = True
+            _write_texts(output / f"{split}.arrow", [str(texts[number]) for number in chosen])
     return facts
+
+
+def files_of_items(facts: JsonObject) -> list[str]:
+    """What `prepare_items` has written."""
+    splits = [split for split, found in facts["splits"].items() if not found.get("stream")]
+    return [
+        f"{split}.{ending}" for split in splits for ending in ("npy", "arrow") if ending == "npy" or facts["splits"][split].get("texts")
+    ]
+
+
+def check_classes(setting: str, names: list[str], trained: list[str]) -> None:
+    """Class 1 of one dataset must not be class 2 of another."""
+    if names and trained and names != trained:
+        raise BadData(
+            f"{setting}: the classes of its dataset are {', '.join(names)}, and those of the training data {', '.join(trained)}. Let both have the "
+            "same ones in the same order, also those of which one has no item."
+        )
+
+
+def _write_texts(path: Path, texts: list[str]) -> None:
+    """What stands for each item in tables, such as the name of its file."""
+    table = pyarrow.table({"text": pyarrow.array(texts, pyarrow.string())})
+    with pyarrow.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table)
 
 
 def _prepare_stream(data: Data, stream: "IterableDataset", output: Path) -> JsonObject:

@@ -12,6 +12,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 
+from snaketrain.config.schema.of_extras import hooks
 from snaketrain.evaluation import COLOURS, COLOURS_ON_DARK, comparing
 from snaketrain.evaluation.comparing import Curves, FinishedRun, Row, SeedGroup, differing_settings
 from snaketrain.evaluation.predictions import Predictions, labels_and_guesses, named
@@ -24,7 +25,7 @@ from snaketrain.runtime.journal import Event, all_events
 from snaketrain.runtime.strict_json import JsonObject, is_number, rounded, spoken
 
 VERSIONS = "versions of packages"
-PICTURE = "data:image/"
+PICTURE, THUMBNAIL = "data:image/", "thumbnail"
 LONGEST_SETTING, LONGEST_EXAMPLE = 60, 300  # characters
 MOST_EXAMPLES, MOST_CLASSES, MOST_IN_MATRIX = 8, 40, 12
 
@@ -42,12 +43,12 @@ class Mistakes:
     confused: list[tuple[str, str, int]]  # instead of the matrix: true, predicted, examples
     reliability: dict[str, str] | None  # a picture in both themes
     ece: float | None
-    hardest: list[dict[str, str]]  # cells by the names of their columns
+    hardest: list[dict[str, str]]  # cells by the names of their columns, and maybe a picture as a `data:` address
     order: str  # of the hardest examples, in words
 
     @property
     def hardest_columns(self) -> list[str]:
-        return [column for column in self.hardest[0] if column != "id"]
+        return [column for column in self.hardest[0] if column not in ("id", THUMBNAIL)]
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,9 @@ def hardest(predictions: Predictions) -> tuple[list[dict[str, str]], str]:
     rows = [row for row in np.argsort(-sizes, kind="stable")[:MOST_EXAMPLES].tolist() if sizes[row] > 0]
     titles = {name: {"label": "true", "text_pair": "text pair"}.get(name, name) for name in shown}
     cells = [{titles[name]: shortened(table[name][row], LONGEST_EXAMPLE) for name in shown} | {column: rounded(sizes[row])} for row in rows]
+    for example, row in zip(cells, rows, strict=True):
+        shown_as = (picture(table["text"][row]) for picture in hooks("thumbnails", "picture")) if "text" in table else ()
+        example |= {THUMBNAIL: address for address in shown_as if address}
     return cells, order
 
 

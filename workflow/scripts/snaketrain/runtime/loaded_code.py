@@ -36,6 +36,7 @@ OF_THE_PROCESS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP
                   "HOSTNAME", "DISPLAY", "COLUMNS", "LINES", "LANG", "_"}  # fmt: skip
 
 _opened: dict[str, dict[str, list[int] | None]] = {}  # folder -> file -> its stamp when it was first read
+_listed: set[str] = set()  # folders of which the names of all that is in them count
 _written: set[str] = set()  # files that this process wrote itself
 _updated: set[str] = set()  # files that it opened to read and to write, as numpy.memmap does: inputs, unless they are written
 _ran: dict[str, list[int] | None] = {}  # own files that were run as modules -> their stamps then
@@ -58,6 +59,7 @@ def loaded_files(cache: DigestCache | None = None) -> dict[str, str]:
             changed = stamp_of(path) != before
             if path not in _written and not (changed and path in _updated):
                 found.setdefault(_named_here(path), UNSTEADY if changed else digest_now(path, cache))
+    found |= {(name := f"{_named_here(folder)}/*"): digest_now(name) for folder in _listed}
     return dict(sorted((found | _variables).items()))
 
 
@@ -97,14 +99,29 @@ def watch(package: str | None = None) -> None:
     _install()
 
 
+def count_as_read(*paths: str) -> None:
+    """Files that this library reads where the user's code could have read them."""
+    for name in map(os.path.abspath, paths):
+        files = _opened.setdefault(os.path.dirname(name), {})
+        if name not in files and len(files) <= MANY:
+            files[name] = stamp_of(name)
+
+
+def count_as_listed(folder: str) -> None:
+    """What is in it decides a result, such as which images there are."""
+    _listed.add(os.path.abspath(folder))
+
+
 # --- digests
 
 
 def digest_now(name: str, cache: DigestCache | None = None) -> str:
-    """Of a file, of a folder's listing (`folder/`), or of an environment variable (`$NAME`)."""
+    """Of a file, of the files in a folder (`folder/`), of all names in it (`folder/*`), or of an environment variable (`$NAME`)."""
     if name.startswith("$"):
         return _of_value(os.environ.get(name[1:]))
     try:
+        if name.endswith("/*"):
+            return digest(sorted(entry for entry in os.listdir(name[:-1]) if not entry.startswith(".")))
         if name.endswith("/"):
             files = (entry for entry in os.scandir(name) if entry.is_file())
             return digest(sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files))

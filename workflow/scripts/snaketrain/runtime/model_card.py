@@ -30,12 +30,18 @@ ARCHITECTURES = {
     "ForCausalLM": ("AutoModelForCausalLM", "text-generation"),
     "LMHeadModel": ("AutoModelForCausalLM", "text-generation"),
     "ForConditionalGeneration": ("AutoModelForSeq2SeqLM", None),
+    "ForImageClassification": ("AutoModelForImageClassification", "image-classification"),
+    "ForAudioClassification": ("AutoModelForAudioClassification", "audio-classification"),
 }
 SPLITS = {"dev": "development", "test": "test"}
 MOST_CLASSES = 30
 LOAD = """from transformers import {auto}, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("{folder}")
+model = {auto}.from_pretrained("{folder}")"""
+LOAD_WITH_PROCESSOR = """from transformers import {auto}, AutoProcessor
+
+processor = AutoProcessor.from_pretrained("{folder}")
 model = {auto}.from_pretrained("{folder}")"""
 LOAD_WEIGHTS = """from safetensors.torch import load_file
 
@@ -194,6 +200,8 @@ def limits(data: Manifest, results: list[JsonObject]) -> str:
 
 
 def loading(model: Path, architecture: str | None) -> str:
+    if architecture and (model / "preprocessor_config.json").is_file():
+        return LOAD_WITH_PROCESSOR.format(auto=known_of(architecture)[0], folder=model)
     if architecture is None or not (model / "tokenizer.json").is_file():
         return LOAD_WEIGHTS.format(folder=model)
     return LOAD.format(auto=known_of(architecture)[0], folder=model)

@@ -20,6 +20,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 class TextClassification(Task):
     metrics: Mapping[str, dict[str, str]] = metrics_by_label_kind()
+    of_text: tuple[str, ...] = ("vocab_size", "pad_token_id")  # fields of a new model's configuration, as the data gives them
     given = TextClassificationSettings()  # of a derived class with an __init__ of its own
 
     def __init__(self, **arguments: Json):
@@ -33,8 +34,7 @@ class TextClassification(Task):
         if not labels["num_labels"]:
             raise SystemExit("data.label: is null: there is nothing to classify. Name the column of the label, or another train.task.")
         self.training_losses = self.head.training_losses(self.given, data["label_names"], lambda: class_counts(data))
-        text = {"vocab_size": data["vocab_size"], "pad_token_id": data["pad_token_id"]}
-        built = make_model(model, folder, labels, text)
+        built = make_model(model, folder, labels, {name: data[name] for name in self.of_text})
         known = inspect.signature(built.forward).parameters  # BART, for example, takes no token types
         self.inputs = INPUTS[:2] if "attention_mask" in known and "token_type_ids" not in known else INPUTS
         return {"model": built}
@@ -70,4 +70,8 @@ class TextClassification(Task):
 def class_counts(data: JsonObject) -> tuple[list[int], int]:
     """How many training examples each class has, and how many there are."""
     train = data["splits"]["train"]
+    if "label_counts" not in train:
+        raise SystemExit(
+            "train.task.arguments.class_weights: the examples come from a dataset class, whose classes are not counted. Give weights by name."
+        )
     return train["label_counts"], train["examples"]

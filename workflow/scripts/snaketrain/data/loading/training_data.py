@@ -128,7 +128,7 @@ def reproducible() -> Iterator[None]:
 
 @runtime_checkable
 class Dataset(Protocol):
-    """What a user's class must have. It may also have `lengths`, `collate(items)`, `training`, `facts()`, `label_names` and `classes`."""
+    """What a user's class must have. It may also have `lengths`, `collate(items)`, `training`, `facts()`, `label_names`, `classes`, `texts` and `check()`."""
 
     def __len__(self) -> int: ...
 
