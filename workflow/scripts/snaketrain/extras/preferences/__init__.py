@@ -1,0 +1,1 @@
+"""Learning from preferences: pairs of answers to a prompt of which one is better, by DPO or IPO, and reward models."""

@@ -1,0 +1,177 @@
+"""Pairs of answers to a prompt, as tokens: texts, or chats that the tokenizer's template writes."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow.parquet
+import torch
+from jinja2 import TemplateError
+from torch import Tensor
+
+from snaketrain.data.cells import BadData
+from snaketrain.runtime.loaded_code import count_as_read
+from snaketrain.runtime.strict_json import JsonObject
+
+Part: TypeAlias = str | list[JsonObject]  # a text, or messages with a role and a content
+SIDES = CHOSEN, REJECTED = "chosen", "rejected"
+CHARACTERS = 4  # of a token, about: by the length of texts similar ones are batched together
+MOST_NAMED = 10  # rows in a message
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+class Pair(NamedTuple):
+    place: str  # a file and a line, or a row of it
+    prompt: Part
+    chosen: Part
+    rejected: Part
+
+
+class Pairs:
+    """Map-style: for each side the tokens of prompt and answer, and which of them are the answer's."""
+
+    def __init__(
+        self,
+        path: str,
+        tokenizer: str,
+        max_length: int | None = 1024,
+        prompt: str = "prompt",
+        chosen: str = CHOSEN,
+        rejected: str = REJECTED,
+    ):
+        """`path`: JSON lines or Parquet. `tokenizer`: its folder. `max_length`: in tokens; the ends of longer answers are cut off. The others
+        are names of columns."""
+        from transformers import AutoTokenizer
+
+        self.path, self.folder, self.max_length, self.columns = path, tokenizer, max_length, (prompt, chosen, rejected)
+        if not (Path(tokenizer) / TOKENIZER_FILES[0]).is_file():
+            raise ValueError(f"there is no {tokenizer}/{TOKENIZER_FILES[0]}")
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
+        pairs = list(self.read())
+        self.equal = [pair.place for pair in pairs if pair.chosen == pair.rejected]
+        self.pairs = [pair for pair in pairs if pair.chosen != pair.rejected]
+        if not self.pairs:
+            raise ValueError(f"{path}: has no pair of different answers")
+        self.texts = [as_text(pair.prompt) for pair in self.pairs]
+        self.lengths = np.array([2 + max(len(as_text(part)) for part in pair[2:]) // CHARACTERS for pair in self.pairs])
+        self.lengths += np.array([len(text) // CHARACTERS for text in self.texts])
+        count_as_read(path, *(str(Path(tokenizer) / name) for name in TOKENIZER_FILES))
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, number: int) -> dict[str, tuple[list[int], int]]:
+        """For each side the tokens, and how many of them are the prompt's."""
+        pair = self.pairs[number]
+        return {side: self.tokens(pair, getattr(pair, side)) for side in SIDES}
+
+    def collate(self, items: Sequence[dict[str, tuple[list[int], int]]]) -> dict[str, Tensor]:
+        """`input_ids`, `attention_mask` and `answers`, of (pair, side, position)."""
+        width = max(len(ids) for item in items for ids, _ in item.values())
+        shape = (len(items), len(SIDES), width)
+        ids, mask, answers = (torch.full(shape, fill) for fill in (self.tokenizer.pad_token_id or 0, 0, 0))
+        for row, item in enumerate(items):
+            for column, side in enumerate(SIDES):
+                tokens, prompt = item[side]
+                ids[row, column, : len(tokens)] = torch.tensor(tokens)
+                mask[row, column, : len(tokens)] = 1
+                answers[row, column, prompt : len(tokens)] = 1
+        return {"input_ids": ids, "attention_mask": mask, "answers": answers}
+
+    def facts(self) -> JsonObject:
+        return {"tokenizer": self.folder, "vocab_size": len(self.tokenizer), "pad_token_id": self.tokenizer.pad_token_id}
+
+    def check(self) -> None:
+        """Encode all pairs once; tell which ones are left out or cut off."""
+        if self.equal:
+            print(f"{self.path}: {len(self.equal)} pairs have equal answers and are left out: {some(self.equal)}", flush=True)
+        cut, empty = [], []
+        for number, pair in enumerate(self.pairs):
+            for tokens, prompt in self[number].values():
+                if len(tokens) <= prompt:
+                    empty.append(pair.place)
+                elif self.max_length is not None and len(tokens) == self.max_length:
+                    cut.append(pair.place)
+        if empty:
+            raise BadData(f"`max_length` {self.max_length} leaves no token of an answer: {some(empty)}. Make it larger, or remove these.")
+        if cut:
+            print(
+                f"{self.path}: {len(cut)} answers have {self.max_length} tokens with their prompt, or are cut off there: {some(cut)}",
+                flush=True,
+            )
+
+    # --- rows
+
+    def read(self) -> Iterator[Pair]:
+        path = Path(self.path)
+        if not path.is_file():
+            raise ValueError(f"there is no file {path}")
+        for place, row in rows(path):
+            for column in self.columns:
+                if column not in row:
+                    raise ValueError(f"{place}: has no column `{column}`, but {', '.join(row)}")
+                if not is_part(row[column]):
+                    raise ValueError(f"{place}: `{column}` is neither a text nor a list of messages with `role` and `content`, or is empty")
+            prompt, chosen, rejected = (row[column] for column in self.columns)
+            if len({type(part) for part in (prompt, chosen, rejected)}) > 1:
+                raise ValueError(f"{place}: some of {', '.join(self.columns)} are texts and others messages")
+            yield Pair(place, prompt, chosen, rejected)
+
+    def tokens(self, pair: Pair, answer: Part) -> tuple[list[int], int]:
+        if isinstance(pair.prompt, str):
+            before: list[int] = self.tokenizer(pair.prompt)["input_ids"]
+            end = self.tokenizer.eos_token_id
+            if before and before[-1] == end:  # of a tokenizer that ends each text
+                before = before[:-1]
+            after = self.tokenizer(answer, add_special_tokens=False)["input_ids"] + ([] if end is None else [end])
+        else:
+            written, whole = self.written(pair, answer)
+            before = self.tokenizer(written, add_special_tokens=False)["input_ids"]
+            after = self.tokenizer(whole.removeprefix(written), add_special_tokens=False)["input_ids"]
+        return (before + after)[: self.max_length], len(before)
+
+    def written(self, pair: Pair, answer: Part) -> tuple[str, str]:
+        """The prompt, and the prompt with the answer, by the chat template."""
+        try:
+            prompt = self.tokenizer.apply_chat_template(pair.prompt, tokenize=False, add_generation_prompt=True)
+            whole = self.tokenizer.apply_chat_template([*pair.prompt, *answer], tokenize=False)
+        except (TemplateError, ValueError) as error:
+            raise ValueError(f"{pair.place}: the chat template refuses it: {error}") from None
+        if not whole.startswith(prompt):
+            raise ValueError(f"{pair.place}: the chat template writes the prompt differently once an answer follows")
+        return prompt, whole
+
+
+def rows(path: Path) -> Iterator[tuple[str, JsonObject]]:
+    """With the place of each."""
+    if path.suffix == ".parquet":
+        for number, row in enumerate(pyarrow.parquet.read_table(path).to_pylist(), 1):
+            yield f"{path}, row {number}", row
+        return
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: is no JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}, line {number}: is no JSON object")
+            yield f"{path}, line {number}", row
+
+
+def is_part(value: object) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, dict) and isinstance(each.get("content"), str) and each.get("role") for each in value)
+    return isinstance(value, str) and value != ""
+
+
+def as_text(part: Part) -> str:
+    return part if isinstance(part, str) else "\n".join(f"{message['role']}: {message['content']}" for message in part)
+
+
+def some(places: Sequence[str]) -> str:
+    return "; ".join(places[:MOST_NAMED]) + (f"; and {len(places) - MOST_NAMED} more" if len(places) > MOST_NAMED else "")

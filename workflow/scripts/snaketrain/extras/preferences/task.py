@@ -1,0 +1,124 @@
+"""Learns which of two answers is better: a language model by DPO or IPO, beside a frozen copy of itself, or a reward model."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from snaketrain.data.loading.training_data import Batch
+from snaketrain.models.pretrained import describe_model, make_model
+from snaketrain.models.token_losses import NO_TARGET, token_losses
+from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.tasks.base import Columns, Figures, Modules, Objective, Task
+from snaketrain.tasks.predicting_tokens import check_vocabulary
+
+LOSSES = ("dpo", "ipo", "reward")
+WHERE = "train.task.arguments"
+
+
+class Rewards(NamedTuple):
+    """Of the answers of each pair; their difference is the margin."""
+
+    chosen: Tensor
+    rejected: Tensor
+    losses: Tensor
+
+
+class Preferences(Task):
+    metrics: Mapping[str, str] = {"loss": "min", "accuracy": "max", "margin": "max", "chosen_reward": "max", "rejected_reward": "min"}
+
+    def __init__(self, loss: str = "dpo", beta: float = 0.1, label_smoothing: float = 0.0):
+        """`beta`: how much the model is held to where it started. `label_smoothing`: the share of pairs whose answers may be in the wrong order."""
+        if loss not in LOSSES:
+            raise SystemExit(f"{WHERE}.loss: {loss} is not one of {', '.join(LOSSES)}.")
+        if beta <= 0:
+            raise SystemExit(f"{WHERE}.beta: is {beta:g}. Give a number above 0.")
+        if not 0 <= label_smoothing < 0.5 or (label_smoothing and loss == "ipo"):
+            raise SystemExit(f"{WHERE}.label_smoothing: is {label_smoothing:g}. Give one below 0.5, and none with ipo.")
+        self.loss, self.beta, self.label_smoothing = loss, beta, label_smoothing
+
+    def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
+        self.tokenizer = data["tokenizer"]
+        if self.loss == "reward" and data["pad_token_id"] is None:
+            raise SystemExit(
+                f"data.train.arguments.tokenizer: {self.tokenizer} has no padding token, by which a reward model finds the end of each row. Give it one."
+            )
+        always = {"num_labels": 1, "pad_token_id": data["pad_token_id"]} if self.loss == "reward" else {}
+        made = {"model": make_model(model, folder, always, {"vocab_size": data["vocab_size"]})}
+        if self.loss != "reward":
+            if folder is None:
+                raise SystemExit(
+                    "model.source: is missing: what is held to a model with random weights learns nothing. Name trained weights."
+                )
+            check_vocabulary(made["model"], data["vocab_size"])
+            made["reference"] = make_model(model, folder, always, {}).requires_grad_(False)
+        for module in made.values():  # the two are compared, so that dropout would be noise in every margin
+            for part in module.modules():
+                if isinstance(part, nn.Dropout):
+                    part.p = 0.0
+        return made
+
+    def objectives(self, modules: Modules) -> list[Objective]:
+        return [(self.training_step, ["model"])]
+
+    def training_step(self, modules: Modules, batch: Batch) -> tuple[Tensor, Figures]:
+        found = self.rewards(modules, batch)
+        return found.losses.sum(), {name: value.detach() for name, value in figures(found).items()}
+
+    def count(self, batch: Batch) -> int:
+        return len(batch["input_ids"])
+
+    def outputs(self, modules: Modules, batch: Batch) -> Rewards:
+        return self.rewards(modules, batch)
+
+    def evaluation_step(self, outputs: Rewards, batch: Batch) -> dict[str, Tensor]:
+        return {"count": torch.tensor(self.count(batch)), "loss": outputs.losses.sum(), **figures(outputs)}
+
+    def predict(self, outputs: Rewards, batch: Batch) -> Columns:
+        return {"margin": outputs.chosen - outputs.rejected, "loss": outputs.losses}
+
+    def describe(self, modules: Modules, folder: Path) -> None:
+        from transformers import AutoTokenizer
+
+        describe_model(modules["model"], folder)
+        AutoTokenizer.from_pretrained(self.tokenizer, local_files_only=True).save_pretrained(folder)
+
+    # --- rewards
+
+    def rewards(self, modules: Modules, batch: Batch) -> Rewards:
+        if self.loss == "reward":
+            rewards = both_sides(batch, lambda rows: modules["model"](**rows).logits.float().squeeze(-1))
+        else:
+            with torch.no_grad():
+                before = self.log_probabilities(modules["reference"], batch)
+            rewards = self.beta * (self.log_probabilities(modules["model"], batch) - before)
+        chosen, rejected = rewards.unbind(1)
+        return Rewards(chosen, rejected, self.losses(chosen - rejected))
+
+    def losses(self, margins: Tensor) -> Tensor:
+        if self.loss == "ipo":
+            return (margins / self.beta - 1 / (2 * self.beta)).square()
+        return -(1 - self.label_smoothing) * logsigmoid(margins) - self.label_smoothing * logsigmoid(-margins)
+
+    def log_probabilities(self, module: nn.Module, batch: Batch) -> Tensor:
+        """Of the answers on both sides of each pair: the sum over their tokens, or the mean for IPO."""
+        learnt = batch["answers"].flatten(0, 1)[:, 1:] > 0
+        targets = batch["input_ids"].flatten(0, 1)[:, 1:].masked_fill(~learnt, NO_TARGET)
+        found = both_sides(batch, lambda rows: -token_losses(module(**rows, use_cache=False).logits[:, :-1], targets).sum(1))
+        return found / learnt.sum(1).view_as(found) if self.loss == "ipo" else found
+
+
+def both_sides(batch: Batch, compute: Callable[[Batch], Tensor]) -> Tensor:
+    """In one pass, as rows of one batch; a row for each pair, and a column for each side."""
+    rows = {name: batch[name].flatten(0, 1) for name in ("input_ids", "attention_mask")}
+    return compute(rows).view(batch["input_ids"].shape[:2])
+
+
+def figures(found: Rewards) -> dict[str, Tensor]:
+    margins = found.chosen - found.rejected
+    return {
+        "accuracy": (margins > 0).sum(), "margin": margins.sum(), "chosen_reward": found.chosen.sum(), "rejected_reward": found.rejected.sum()
+    }  # fmt: skip

@@ -1,0 +1,228 @@
+"""Pairs of answers as tokens, the losses by their formulas, and a workflow that learns which answers are preferred on one process and on two."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from pipeline.workspace import KIND, UNKIND, configuration, make_workspace, snakemake, write_tokenizer
+from safetensors.torch import load_file
+from torch.nn.functional import log_softmax, logsigmoid
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
+
+from snaketrain.data.cells import BadData
+from snaketrain.extras.preferences.pairs import Pairs
+from snaketrain.extras.preferences.task import Preferences
+
+SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64}
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role }} {{ message.content }} {% endfor %}{% if add_generation_prompt %}assistant {% endif %}"
+)
+
+
+def pairs(count: int) -> list[dict[str, str]]:
+    """The kind answer is preferred."""
+    given = [("the film", "is"), ("this story", "was"), ("it is a", "very")]
+    rows = []
+    for number in range(count):
+        prompt, verb = given[number % 3]
+        kind, unkind = KIND[number % len(KIND)], UNKIND[number * 2 % len(UNKIND)]
+        rows.append({"prompt": prompt, "chosen": f"{verb} {kind}", "rejected": f"{verb} very {unkind}"})
+    return rows
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> Path:
+    """A folder that transformers reads, with a chat template."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(folder)
+    fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), pad_token="[PAD]", eos_token="[SEP]", unk_token="[UNK]")
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weights(tokenizer, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("weights")
+    torch.manual_seed(0)
+    size = len(PreTrainedTokenizerFast.from_pretrained(tokenizer))
+    LlamaForCausalLM(LlamaConfig(vocab_size=size, initializer_range=0.3, **SMALL)).save_pretrained(folder)
+    return folder
+
+
+# --- a workflow
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, tokenizer, weights) -> Path:
+    folder = tmp_path_factory.mktemp("preferences")
+    write(folder / "pairs.jsonl", pairs(90))
+    source = {"use": "snaketrain.extras.preferences.pairs.Pairs", "arguments": {"path": "pairs.jsonl", "tokenizer": str(tokenizer)}}
+    reward = {"train.task.arguments": {"loss": "reward"}, "model.use": "transformers.LlamaForSequenceClassification"}
+    make_workspace(
+        folder,
+        data={"name": "pairs", "train": source, "dev_fraction": 0.2, "test_fraction": 0.2},
+        model={"use": "transformers.LlamaForCausalLM", "source": {"path": str(weights)}},
+        train=configuration()["train"] | {"task": {"use": "preferences"}, "epochs": 4, "learning_rate": 1e-2, "batch_size": 16},
+        select={"metric": "accuracy"},
+        runs={"one": {}, "two": {"compute.processes": 2}, "sharded": {"compute.processes": 2, "train.strategy": "fsdp"}, "reward": reward},
+    )
+    snakemake(folder)
+    return folder
+
+
+def journal(folder: Path, run: str, kind: str) -> list[dict]:
+    lines = (folder / f"results/runs/{run}/training/journal.jsonl").read_text().splitlines()
+    return [event["metrics"] for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def test_two_processes_equal_one_and_preferences_are_learnt(finished):
+    losses = [[each["loss"] for each in journal(finished, run, "train")] for run in ("one", "two", "sharded")]
+    assert len(losses[0]) > 5 and all(losses[0] == pytest.approx(others, rel=1e-5) for others in losses[1:])
+    before, *_, after = journal(finished, "one", "eval")
+    assert before["loss"] == pytest.approx(0.693147, abs=1e-5) and before["margin"] == pytest.approx(0, abs=1e-6)  # equal to the reference
+    assert after["accuracy"] > 0.9 and after["margin"] > 0.1 and after["chosen_reward"] > after["rejected_reward"]
+    rewards = journal(finished, "reward", "eval")[-1]
+    assert rewards["accuracy"] > 0.9 and rewards["margin"] > 0.1
+
+
+@pytest.mark.parametrize("run", ["one", "two", "sharded"])
+def test_an_evaluation_compares_with_the_same_reference(finished, weights, run):
+    last = journal(finished, run, "eval")
+    results = json.loads((finished / f"results/runs/{run}/evaluation/dev_results.json").read_text())["metrics"]
+    assert any(results == pytest.approx(each, rel=1e-4, abs=1e-5) for each in last[1:])
+    before, after = (load_file(folder / f"{name}.safetensors") for folder, name in (
+        (weights, "model"), (finished / f"results/runs/{run}/selection/model", "reference")
+    ))  # fmt: skip
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_model_can_be_loaded(finished):
+    model = finished / "results/runs/one/selection/model"
+    assert (
+        isinstance(LlamaForCausalLM.from_pretrained(model), LlamaForCausalLM)
+        and PreTrainedTokenizerFast.from_pretrained(model).chat_template
+    )
+
+
+# --- losses
+
+
+def batch_of(tokenizer: Path, folder: Path) -> dict[str, torch.Tensor]:
+    made = Pairs(str(write(folder / "pairs.jsonl", pairs(7))), str(tokenizer))
+    return made.collate([made[number] for number in range(len(made))])
+
+
+def by_hand(module: LlamaForCausalLM, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum of each answer's log probabilities, and its number of tokens, one answer at a time and without padding."""
+    sums, counts = [], []
+    for pair in range(len(batch["input_ids"])):
+        for side in range(2):
+            length = int(batch["attention_mask"][pair, side].sum())
+            tokens, answer = batch["input_ids"][pair, side, :length], batch["answers"][pair, side, :length].bool()
+            found = log_softmax(module(tokens[None]).logits[0], -1)[torch.arange(length - 1), tokens[1:]]
+            sums.append(found[answer[1:]].sum()), counts.append(int(answer.sum()))
+    return torch.stack(sums).view(-1, 2), torch.tensor(counts).view(-1, 2)
+
+
+@pytest.mark.parametrize(("arguments", "of_margins"), [
+    ({}, lambda margins: -logsigmoid(0.1 * margins)),
+    ({"beta": 0.5, "label_smoothing": 0.2}, lambda margins: -0.8 * logsigmoid(0.5 * margins) - 0.2 * logsigmoid(-0.5 * margins)),
+    ({"loss": "ipo", "beta": 0.2}, lambda margins: (margins - 2.5) ** 2),
+])  # fmt: skip
+def test_losses_are_those_of_the_formulas(tokenizer, weights, tmp_path, arguments, of_margins):
+    batch, task = batch_of(tokenizer, tmp_path), Preferences(**arguments)
+    facts = {"tokenizer": str(tokenizer), "vocab_size": len(PreTrainedTokenizerFast.from_pretrained(tokenizer)), "pad_token_id": 0}
+    modules = task.build({"use": "transformers.LlamaForCausalLM", "arguments": {}}, weights, facts)
+    with torch.no_grad():
+        for parameter in modules["model"].parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
+        (now, counts), (before, _) = by_hand(modules["model"], batch), by_hand(modules["reference"], batch)
+    ratios = (now - before) / (counts if task.loss == "ipo" else 1)
+    loss, _ = task.training_step(modules, batch)
+    assert loss.item() == pytest.approx(of_margins(ratios[:, 0] - ratios[:, 1]).sum().item(), rel=1e-4)
+    loss.backward()
+    assert all(parameter.grad is None for parameter in modules["reference"].parameters())
+
+
+def test_a_reward_model_compares_the_last_tokens(tokenizer, tmp_path):
+    batch, task = batch_of(tokenizer, tmp_path), Preferences("reward")
+    facts = {"tokenizer": str(tokenizer), "vocab_size": len(PreTrainedTokenizerFast.from_pretrained(tokenizer)), "pad_token_id": 0}
+    modules = task.build({"use": "transformers.LlamaForSequenceClassification", "arguments": SMALL}, None, facts)
+    model: LlamaForSequenceClassification = modules["model"]
+    rewards = []
+    for ids, mask in zip(batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1), strict=True):
+        rewards.append(model(ids[mask > 0][None]).logits[0, 0])
+    chosen, rejected = torch.stack(rewards).view(-1, 2).unbind(1)
+    found = task.rewards(modules, batch)
+    assert found.losses.tolist() == pytest.approx((-logsigmoid(chosen - rejected)).tolist(), rel=1e-4)
+    with pytest.raises(SystemExit, match="has no padding token"):
+        task.build({"use": "transformers.LlamaForSequenceClassification", "arguments": SMALL}, None, facts | {"pad_token_id": None})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"loss": "ppo"}, "ppo is not one of"),
+        ({"beta": 0}, "above 0"),
+        ({"label_smoothing": 0.5}, "below 0.5"),
+        ({"loss": "ipo", "label_smoothing": 0.1}, "none with ipo"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        Preferences(**arguments)
+
+
+# --- pairs
+
+
+def test_tokens_are_those_of_prompt_and_answer(tokenizer, tmp_path):
+    made = Pairs(str(write(tmp_path / "pairs.jsonl", pairs(1))), str(tokenizer))
+    ids, prompt = made[0]["chosen"]
+    assert made.tokenizer.decode(ids[:prompt]).startswith("[CLS] the film") and made.tokenizer.decode(ids[prompt:]) == "is good [SEP]"
+
+
+def test_chats_are_written_by_the_template(tokenizer, tmp_path):
+    user, answers = [{"role": "user", "content": "the film"}], [[{"role": "assistant", "content": text}] for text in ("is good", "is bad")]
+    row = {"prompt": user, "chosen": answers[0], "rejected": answers[1]}
+    made = Pairs(str(write(tmp_path / "chats.jsonl", [row])), str(tokenizer))
+    assert made.texts == ["user: the film"]
+    prompt, whole = made.written(made.pairs[0], answers[0])
+    assert (prompt, whole) == ("user the film assistant ", "user the film assistant is good ")
+    ids, length = made[0]["rejected"]
+    assert made.tokenizer.decode(ids[length:]) == "is bad"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "the", "chosen": "good"}, "line 2: has no column `rejected`, but prompt, chosen"),
+        ({"prompt": "the", "chosen": "", "rejected": "bad"}, "line 2: `chosen` is neither a text nor"),
+        ({"prompt": "the", "chosen": [{"role": "assistant"}], "rejected": "bad"}, "line 2: `chosen` is neither a text nor"),
+        ({"prompt": "the", "chosen": [{"role": "assistant", "content": "good"}], "rejected": "bad"}, "line 2: some of .* are texts and others messages"),
+    ],
+)  # fmt: skip
+def test_bad_rows_are_named(tokenizer, tmp_path, row, message):
+    with pytest.raises(ValueError, match=message):
+        Pairs(str(write(tmp_path / "pairs.jsonl", [*pairs(1), row])), str(tokenizer))
+
+
+def test_equal_answers_are_left_out_and_long_ones_are_told(tokenizer, tmp_path, capsys):
+    equal = {"prompt": "the", "chosen": "good", "rejected": "good"}
+    pyarrow.parquet.write_table(pa.Table.from_pylist([*pairs(2), equal]), tmp_path / "pairs.parquet")
+    made = Pairs(str(tmp_path / "pairs.parquet"), str(tokenizer), max_length=5)
+    made.check()
+    said = capsys.readouterr().out
+    assert len(made) == 2 and "1 pairs have equal answers and are left out" in said and "pairs.parquet, row 3" in said
+    assert "answers have 5 tokens with their prompt, or are cut off there" in said
+    with pytest.raises(BadData, match="`max_length` 2 leaves no token of an answer"):
+        Pairs(str(tmp_path / "pairs.parquet"), str(tokenizer), max_length=2).check()
