@@ -1,0 +1,273 @@
+"""Upload the model that a run selected, with its tokenizer, settings and model card, to the Hugging Face hub:
+
+snaketrain publish baseline --to me/my-model --private
+
+The files are compared with the digests that selection recorded, and listed, before anything is sent. The token is the one of
+HF_TOKEN or of `hf auth login`. An upload that was interrupted is completed by the same command.
+"""
+
+import argparse
+import contextlib
+import fnmatch
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
+
+from snaketrain.runtime.credentials import hidden, hide_in_tracebacks
+from snaketrain.runtime.manifests import MODEL, read_if_intact, read_result, selected_model, verify
+from snaketrain.runtime.model_card import evaluations_of, metadata, results_in
+from snaketrain.runtime.provenance import own_files
+from snaketrain.runtime.strict_json import JsonObject, rounded, shortened
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+CARD = "README.md"
+RESULTS = ".eval_results/snaketrain.yaml"
+OURS = (
+    "model*.safetensors",
+    "model*.safetensors.index.json",
+    RESULTS,
+)  # of an earlier upload: would be loaded, or believed, beside a new one
+RESULT = re.compile(r"(?P<metric>[^=]+)=(?P<dataset>[\w.-]+/[\w.-]+):(?P<task>[^\s:]+)")
+AGAIN = "Then run the same command again: what has arrived is not sent twice."
+LOGIN = "Make a token with write access in the settings of your account there; set HF_TOKEN to it, or run `.venv/bin/hf auth login`."
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", metavar="RUN", help="name of the run")
+    parser.add_argument("--to", required=True, metavar="USER/NAME", help="repository on the hub, which is made if it is not there")
+    parser.add_argument("--private", action="store_true", help="make a private repository; one that is public already is refused")
+    parser.add_argument("--revision", metavar="BRANCH", help="branch of the repository, made if it is not there (default: main)")
+    parser.add_argument(
+        "--result",
+        action="append",
+        default=[],
+        metavar="[SET/]METRIC=DATASET:TASK",
+        help="also write a metric as the result of a benchmark of the hub, such as accuracy=owner/benchmark:default (default: none)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only verify and list what would be uploaded, without any connection")
+    parser.add_argument(
+        "-d",
+        "--directory",
+        "--folder",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="folder of the workflow (default: the current one)",
+    )
+    args = parser.parse_args()
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", args.to):
+        parser.error(f"--to: {args.to} is not the name of a repository. Write USER/NAME, such as me/my-model.")
+    if not args.directory.is_dir():
+        parser.error(f"--directory: {args.directory} is no folder")
+    os.chdir(args.directory)
+    hide_in_tracebacks()
+    upload = Upload.of(args.run, args.to, args.result)
+    print(upload.described(args.private, args.revision), flush=True)
+    if args.dry_run:
+        print("Nothing was uploaded (--dry-run).")
+        return 0
+    try:
+        with one_line_errors(args.to):
+            send(upload, args.private, args.revision)
+    except KeyboardInterrupt:
+        print("Interrupted. The same command goes on: what has arrived is not sent twice.", file=sys.stderr)
+        return 130
+    return 0
+
+
+@dataclass
+class Upload:
+    """What is uploaded, and what is told about it."""
+
+    repository: str
+    message: str  # of the commit
+    files: dict[str, Path | bytes] = field(default_factory=dict)  # by their name in the repository
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, run: str, repository: str, wanted: list[str]) -> "Upload":
+        """An exit if the selection is missing, incomplete or changed."""
+        selection, names = selected_model(Path("results"), run)
+        folder = selection.folder / MODEL
+        evaluations = evaluations_of(selection)
+        verify(*evaluations, wanted=lambda name: name.endswith("_results.json"))
+        figures = figures_in(metadata(run, {}, {}, None, results_in(evaluations)))
+        metric = read_result(selection, "selection.json")["metric"]
+        split = next((split for split in ("test", "dev") if metric in figures.get(split, {})), None)
+        figure = f"{split} {metric} {rounded(figures[split][metric], 4)}" if split else f"selected by {metric}, not evaluated"
+        about = read_if_intact(selection.folder.with_name("training") / "run.json", "the commit of the code is not named") or {}
+        git = about.get("git") or {}
+        code = f"code {(git.get('commit') or 'unknown')[:12]}{' with uncommitted changes' * bool(git.get('dirty'))}"
+        upload = cls(repository, f"{run}: {figure}, {code}")
+        upload.files = {name.removeprefix(MODEL): selection.folder / name for name in names}
+        if CARD in upload.files:
+            upload.files[CARD] = card_of(folder, figures, repository)
+            upload.notes.append(f"{CARD}, the model card, loads the model from {repository} instead of {folder}.")
+        else:
+            upload.notes.append(f"There is no model card: {folder / CARD} is missing.")
+        if wanted:
+            upload.files[RESULTS] = benchmark_results(wanted, figures, max((made.finished for made in evaluations), default=0.0))
+        upload.notes += [
+            f"{split}: {', '.join(f'{name} {rounded(value, 4)}' for name, value in figures[split].items())}" for split in figures
+        ]
+        upload.notes += [] if figures else ["No evaluation of this model is there yet: the card has figures of its training alone."]
+        if "config.json" not in upload.files:
+            upload.notes.append(
+                "It is no model of transformers (there is no config.json), so `from_pretrained` does not load it. It is uploaded as it is."
+            )
+        if any(name.startswith("adapter/") for name in selection.files):
+            upload.notes.append(f"The adapters are merged into these weights; {selection.folder / 'adapter'}, for peft, is not uploaded.")
+        if own := own_files(about.get("code", {})):
+            upload.notes.append(f"Code of yours is not uploaded: {', '.join(own)}.")
+        if others := sorted({path.name for path in folder.iterdir()} - set(upload.files)):
+            upload.notes.append(f"Not uploaded, since the selection did not write it: {shortened(others, 10)}.")
+        return upload
+
+    def described(self, private: bool, revision: str | None) -> str:
+        sizes = {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in self.files.items()}
+        width = max(map(len, sizes))
+        listed = [f"  {name.ljust(width)}  {size / 1e6:12,.3f} MB" for name, size in sizes.items()]
+        seen = "private" if private else "public, unless it is there and private, or its owner's default is private"
+        where = f"{self.repository}{f', branch {revision}' * bool(revision)} ({seen})"
+        return "\n".join(
+            [f"{len(sizes)} files, {sum(sizes.values()) / 1e6:,.3f} MB, for {where}:", *listed, *self.notes, f"Commit: {self.message}"]
+        )
+
+
+def figures_in(head: JsonObject) -> dict[str, dict[str, float]]:
+    """The metrics of each set in the first block of a model card."""
+    found = [result for index in head.get("model-index") or [] for result in index["results"]]
+    return {each["dataset"].get("split", each["dataset"]["name"]): {it["type"]: it["value"] for it in each["metrics"]} for each in found}
+
+
+def card_of(folder: Path, figures: dict[str, dict[str, float]], repository: str) -> bytes:
+    """The model card, whose example loads the model from the repository. It is in no manifest, so its figures are compared with the evaluations."""
+    import yaml
+    from huggingface_hub import metadata_load
+
+    try:
+        found = figures_in(metadata_load(folder / CARD) or {})
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SystemExit(f"{folder / CARD}: its first block cannot be read ({hidden(str(error))}). Correct it.") from None
+    if found != figures:
+        evaluated = folder.parents[1] / "evaluation"
+        raise SystemExit(
+            f"{folder / CARD}: has other metrics than the evaluation. Delete {evaluated} and start snakemake, which writes both again."
+        )
+    text = (folder / CARD).read_text(encoding="utf-8")
+    return text.replace(f'"{folder}/', '"').replace(f'"{folder}"', f'"{repository}"').encode()
+
+
+def benchmark_results(wanted: list[str], figures: dict[str, dict[str, float]], finished: float) -> bytes:
+    """In the format of the hub for benchmarks that are registered there, as its client writes it."""
+    import yaml
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+    known = {f"{split}/{name}": value for split, metrics in figures.items() for name, value in metrics.items()} | figures.get("test", {})
+    entries = []
+    for text in wanted:
+        if not (found := RESULT.fullmatch(text)) or found["metric"] not in known:
+            there = ", ".join(known) or "none, since it is not evaluated"
+            raise SystemExit(f"--result: {text} is not METRIC=OWNER/DATASET:TASK with a metric of this model. It has: {there}.")
+        day = datetime.fromtimestamp(finished, UTC).date().isoformat()
+        entries.append(EvalResultEntry(found["dataset"], found["task"], known[found["metric"]], date=day))
+    return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False).encode()
+
+
+def send(upload: Upload, private: bool, revision: str | None) -> None:
+    import huggingface_hub
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        raise SystemExit("HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so nothing can be uploaded. Unset it for this command.")
+    if not (token := huggingface_hub.get_token()):
+        raise SystemExit(f"There is no token of the Hugging Face hub. {LOGIN}")
+    os.environ["HF_TOKEN"] = token  # also that of a file is hidden from now on
+    huggingface_hub.logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        huggingface_hub.utils.disable_progress_bars()
+    api, repository = HfApi(token=token), upload.repository
+    api.whoami()  # tells a wrong token from a repository that is not there
+    open_repository(api, repository, private, revision)
+    before = api.model_info(repository, revision=revision)
+    there = {each.rfilename for each in before.siblings or []} - set(upload.files) - {".gitattributes"}
+    old = sorted(name for name in there if any(fnmatch.fnmatch(name, pattern) for pattern in OURS))
+    if old:
+        print(f"Deleted in this commit, since it is of an earlier upload: {', '.join(old)}.")
+    if there - set(old):
+        print(f"Stays there: {shortened(sorted(there - set(old)), 10)}.")
+    operations = [CommitOperationAdd(name, content) for name, content in upload.files.items()] + [
+        CommitOperationDelete(name) for name in old
+    ]
+    made = api.create_commit(repository, operations, commit_message=upload.message, revision=revision)
+    address = f"{api.endpoint}/{repository}{f'/tree/{revision}' if revision else ''}"
+    print(f"{address} has these files already: nothing was changed." if made.oid == before.sha else f"Uploaded: {address}")
+
+
+def open_repository(api: "HfApi", name: str, private: bool, revision: str | None) -> None:
+    """Make the repository, and its branch, unless they are there."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        known = api.model_info(name)
+    except RepositoryNotFoundError:
+        for kind in ("dataset", "space"):
+            if api.repo_exists(name, repo_type=kind):
+                print(f"There is a {kind} {name} already, which stays; the model gets a repository of its own.")
+        api.create_repo(name, private=private or None, exist_ok=True)
+    else:
+        if private and not known.private:
+            raise SystemExit(
+                f"{name} is there and public. Make it private in its settings, leave out --private, or name another repository."
+            )
+        print(f"{name} is there already, and {'private' if known.private else 'public'}.")
+    if revision:
+        api.create_branch(name, branch=revision, exist_ok=True)
+
+
+@contextlib.contextmanager
+def one_line_errors(repository: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of the hub, of its client, or of the network below them
+        raise SystemExit(hidden(" ".join(explained(error, repository).split()))) from None
+
+
+def explained(error: BaseException, repository: str) -> str:
+    """What to do about it."""
+    import httpx2
+    from huggingface_hub import constants
+
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) and cause not in causes:
+        causes.append(cause)
+    response: Any = next((found for each in causes if (found := getattr(each, "response", None)) is not None), None)
+    if response is None:
+        if any(isinstance(each, httpx2.TransportError | ConnectionError) for each in causes):
+            return f"{constants.ENDPOINT} cannot be reached ({causes[-1]}). Check the network, and HF_ENDPOINT and HTTPS_PROXY if they are set. {AGAIN}"
+        return f"{repository}: the upload failed ({type(error).__name__}: {error}). Correct that. {AGAIN}"
+    status, said = response.status_code, getattr(error, "server_message", None) or response.reason_phrase
+    advice = {
+        401: f"The token is not accepted: it is wrong, or has expired. {LOGIN}",
+        403: f"The token may not write to {repository}. Correct --to, or use a token that may. {LOGIN}",
+        404: "The hub does not know the repository, its owner or its branch, or the token may not see it. Correct --to and --revision.",
+        409: f"The repository was changed meanwhile. Wait for that. {AGAIN}",
+        412: f"The repository was changed meanwhile. Wait for that. {AGAIN}",
+        429: f"These are too many requests. Wait some minutes. {AGAIN}",
+    }
+    default = f"The hub has a problem. Wait some minutes. {AGAIN}" if status >= 500 else "Correct what it names."
+    return f"{repository}: the hub answers {status} ({said}). {advice.get(status, default)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
