@@ -7,12 +7,10 @@ HF_TOKEN or of `hf auth login`. An upload that was interrupted is completed by t
 """
 
 import argparse
-import contextlib
 import fnmatch
 import os
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,11 +29,8 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 RESULTS = ".eval_results/snaketrain.yaml"
-OURS = (
-    "model*.safetensors",
-    "model*.safetensors.index.json",
-    RESULTS,
-)  # of an earlier upload: would be loaded, or believed, beside a new one
+# of an earlier upload these would be loaded, or believed, beside the new files
+OURS = ("model*.safetensors", "model*.safetensors.index.json", RESULTS)
 RESULT = re.compile(r"(?P<metric>[^=]+)=(?P<dataset>[\w.-]+/[\w.-]+):(?P<task>[^\s:]+)")
 AGAIN = "Then run the same command again: what has arrived is not sent twice."
 LOGIN = "Make a token with write access in the settings of your account there; set HF_TOKEN to it, or run `.venv/bin/hf auth login`."
@@ -56,13 +51,7 @@ def main() -> int:
     )
     parser.add_argument("--dry-run", action="store_true", help="only verify and list what would be uploaded, without any connection")
     parser.add_argument(
-        "-d",
-        "--directory",
-        "--folder",
-        type=Path,
-        default=Path(),
-        metavar="FOLDER",
-        help="folder of the workflow (default: the current one)",
+        "-d", "--directory", "--folder", type=Path, default=Path(), help="folder of the workflow (default: the current one)"
     )
     args = parser.parse_args()
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", args.to):
@@ -71,13 +60,15 @@ def main() -> int:
         parser.error(f"--directory: {args.directory} is no folder")
     os.chdir(args.directory)
     hide_in_tracebacks()
-    upload = Upload.of(args.run, args.to, args.result)
-    print(upload.described(args.private, args.revision), flush=True)
-    if args.dry_run:
-        print("Nothing was uploaded (--dry-run).")
-        return 0
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # read when huggingface_hub is imported
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
-        with one_line_errors(args.to):
+        upload = Upload.of(args.run, args.to, args.result)
+        print(upload.described(args.private, args.revision), flush=True)
+        if args.dry_run:
+            print("Nothing was uploaded (--dry-run).")
+        else:
             send(upload, args.private, args.revision)
     except KeyboardInterrupt:
         print("Interrupted. The same command goes on: what has arrived is not sent twice.", file=sys.stderr)
@@ -87,7 +78,7 @@ def main() -> int:
 
 @dataclass
 class Upload:
-    """What is uploaded, and what is told about it."""
+    """What is uploaded, and what is told about it before."""
 
     repository: str
     message: str  # of the commit
@@ -104,33 +95,30 @@ class Upload:
         figures = figures_in(metadata(run, {}, {}, None, results_in(evaluations)))
         metric = read_result(selection, "selection.json")["metric"]
         split = next((split for split in ("test", "dev") if metric in figures.get(split, {})), None)
-        figure = f"{split} {metric} {rounded(figures[split][metric], 4)}" if split else f"selected by {metric}, not evaluated"
+        figure = f"{split} {metric} {rounded(figures[split][metric], 4)}" if split else f"selected by {metric}, without an evaluation"
         about = read_if_intact(selection.folder.with_name("training") / "run.json", "the commit of the code is not named") or {}
         git = about.get("git") or {}
         code = f"code {(git.get('commit') or 'unknown')[:12]}{' with uncommitted changes' * bool(git.get('dirty'))}"
         upload = cls(repository, f"{run}: {figure}, {code}")
         upload.files = {name.removeprefix(MODEL): selection.folder / name for name in names}
-        if CARD in upload.files:
-            upload.files[CARD] = card_of(folder, figures, repository)
-            upload.notes.append(f"{CARD}, the model card, loads the model from {repository} instead of {folder}.")
-        else:
-            upload.notes.append(f"There is no model card: {folder / CARD} is missing.")
         if wanted:
             upload.files[RESULTS] = benchmark_results(wanted, figures, max((made.finished for made in evaluations), default=0.0))
-        upload.notes += [
-            f"{split}: {', '.join(f'{name} {rounded(value, 4)}' for name, value in figures[split].items())}" for split in figures
-        ]
-        upload.notes += [] if figures else ["No evaluation of this model is there yet: the card has figures of its training alone."]
-        if "config.json" not in upload.files:
-            upload.notes.append(
-                "It is no model of transformers (there is no config.json), so `from_pretrained` does not load it. It is uploaded as it is."
-            )
-        if any(name.startswith("adapter/") for name in selection.files):
-            upload.notes.append(f"The adapters are merged into these weights; {selection.folder / 'adapter'}, for peft, is not uploaded.")
-        if own := own_files(about.get("code", {})):
-            upload.notes.append(f"Code of yours is not uploaded: {', '.join(own)}.")
-        if others := sorted({path.name for path in folder.iterdir()} - set(upload.files)):
-            upload.notes.append(f"Not uploaded, since the selection did not write it: {shortened(others, 10)}.")
+        for split, metrics in figures.items():
+            upload.notes.append(f"{split}: {', '.join(f'{name} {rounded(value, 4)}' for name, value in metrics.items())}")
+        own, others = own_files(about.get("code", {})), {path.name for path in folder.iterdir()} - set(upload.files)
+        adapters = any(name.startswith("adapter/") for name in selection.files)
+        notes = {
+            f"There is no model card: {folder / CARD} is missing.": CARD not in upload.files,
+            "There are no results of an evaluation: the card has the figures of its training alone.": CARD in upload.files and not figures,
+            "It is no model of transformers (there is no config.json), and uploaded as it is.": "config.json" not in upload.files,
+            f"The adapters are merged into these weights; {selection.folder / 'adapter'}, for peft, is not uploaded.": adapters,
+            f"Code of yours is not uploaded: {', '.join(own)}.": own,
+            f"Not uploaded, since the selection did not write it: {shortened(sorted(others), 10)}.": others,
+        }
+        if CARD in upload.files:
+            upload.files[CARD] = card_for(repository, folder, figures)
+            notes[f"{CARD}: where it loads {folder}, it will load {repository}."] = upload.files[CARD] != (folder / CARD).read_bytes()
+        upload.notes += [note for note, applies in notes.items() if applies]
         return upload
 
     def described(self, private: bool, revision: str | None) -> str:
@@ -138,10 +126,9 @@ class Upload:
         width = max(map(len, sizes))
         listed = [f"  {name.ljust(width)}  {size / 1e6:12,.3f} MB" for name, size in sizes.items()]
         seen = "private" if private else "public, unless it is there and private, or its owner's default is private"
-        where = f"{self.repository}{f', branch {revision}' * bool(revision)} ({seen})"
-        return "\n".join(
-            [f"{len(sizes)} files, {sum(sizes.values()) / 1e6:,.3f} MB, for {where}:", *listed, *self.notes, f"Commit: {self.message}"]
-        )
+        where = f"{self.repository}{f', branch {revision}' if revision else ''} ({seen})"
+        head = f"{len(sizes)} files, {sum(sizes.values()) / 1e6:,.3f} MB, for {where}:"
+        return "\n".join([head, *listed, *self.notes, f"Commit: {self.message}"])
 
 
 def figures_in(head: JsonObject) -> dict[str, dict[str, float]]:
@@ -150,20 +137,18 @@ def figures_in(head: JsonObject) -> dict[str, dict[str, float]]:
     return {each["dataset"].get("split", each["dataset"]["name"]): {it["type"]: it["value"] for it in each["metrics"]} for each in found}
 
 
-def card_of(folder: Path, figures: dict[str, dict[str, float]], repository: str) -> bytes:
+def card_for(repository: str, folder: Path, figures: dict[str, dict[str, float]]) -> bytes:
     """The model card, whose example loads the model from the repository. It is in no manifest, so its figures are compared with the evaluations."""
     import yaml
     from huggingface_hub import metadata_load
 
     try:
         found = figures_in(metadata_load(folder / CARD) or {})
-    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SystemExit(f"{folder / CARD}: its first block cannot be read ({hidden(str(error))}). Correct it.") from None
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError):
+        found = None
     if found != figures:
-        evaluated = folder.parents[1] / "evaluation"
-        raise SystemExit(
-            f"{folder / CARD}: has other metrics than the evaluation. Delete {evaluated} and start snakemake, which writes both again."
-        )
+        advice = f"Correct it, or delete {folder.parents[1] / 'evaluation'} and start snakemake, which writes both again."
+        raise SystemExit(f"{folder / CARD}: its first block does not have the metrics of the evaluation. {advice}")
     text = (folder / CARD).read_text(encoding="utf-8")
     return text.replace(f'"{folder}/', '"').replace(f'"{folder}"', f'"{repository}"').encode()
 
@@ -177,7 +162,7 @@ def benchmark_results(wanted: list[str], figures: dict[str, dict[str, float]], f
     entries = []
     for text in wanted:
         if not (found := RESULT.fullmatch(text)) or found["metric"] not in known:
-            there = ", ".join(known) or "none, since it is not evaluated"
+            there = ", ".join(known) or "none, since there is no evaluation"
             raise SystemExit(f"--result: {text} is not METRIC=OWNER/DATASET:TASK with a metric of this model. It has: {there}.")
         day = datetime.fromtimestamp(finished, UTC).date().isoformat()
         entries.append(EvalResultEntry(found["dataset"], found["task"], known[found["metric"]], date=day))
@@ -186,31 +171,35 @@ def benchmark_results(wanted: list[str], figures: dict[str, dict[str, float]], f
 
 def send(upload: Upload, private: bool, revision: str | None) -> None:
     import huggingface_hub
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         raise SystemExit("HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so nothing can be uploaded. Unset it for this command.")
-    if not (token := huggingface_hub.get_token()):
-        raise SystemExit(f"There is no token of the Hugging Face hub. {LOGIN}")
-    os.environ["HF_TOKEN"] = token  # also that of a file is hidden from now on
-    huggingface_hub.logging.set_verbosity_error()
-    if not sys.stderr.isatty():
-        huggingface_hub.utils.disable_progress_bars()
-    api, repository = HfApi(token=token), upload.repository
+    try:
+        if not (token := huggingface_hub.get_token()):
+            raise SystemExit(f"There is no token of the Hugging Face hub. {LOGIN}")
+        os.environ["HF_TOKEN"] = token  # also that of a file is hidden from now on
+        commit(huggingface_hub.HfApi(token=token), upload, private, revision)
+    except Exception as error:  # of the hub, of its client, or of the network below them
+        raise SystemExit(hidden(" ".join(explained(error, upload.repository).split()))) from None
+
+
+def commit(api: "HfApi", upload: Upload, private: bool, revision: str | None) -> None:
+    """In one commit: the files, without those that are there already, and without what is left of an earlier upload."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
     api.whoami()  # tells a wrong token from a repository that is not there
-    open_repository(api, repository, private, revision)
-    before = api.model_info(repository, revision=revision)
+    name = upload.repository
+    open_repository(api, name, private, revision)
+    before = api.model_info(name, revision=revision)
     there = {each.rfilename for each in before.siblings or []} - set(upload.files) - {".gitattributes"}
-    old = sorted(name for name in there if any(fnmatch.fnmatch(name, pattern) for pattern in OURS))
-    if old:
-        print(f"Deleted in this commit, since it is of an earlier upload: {', '.join(old)}.")
-    if there - set(old):
-        print(f"Stays there: {shortened(sorted(there - set(old)), 10)}.")
-    operations = [CommitOperationAdd(name, content) for name, content in upload.files.items()] + [
-        CommitOperationDelete(name) for name in old
-    ]
-    made = api.create_commit(repository, operations, commit_message=upload.message, revision=revision)
-    address = f"{api.endpoint}/{repository}{f'/tree/{revision}' if revision else ''}"
+    old = {file for file in there if any(fnmatch.fnmatch(file, pattern) for pattern in OURS)}
+    for what, files in {"Deleted in this commit, since it is of an earlier upload": old, "Stays there": there - old}.items():
+        if files:
+            print(f"{what}: {shortened(sorted(files), 10)}.", flush=True)
+    added = [CommitOperationAdd(file, content) for file, content in upload.files.items()]
+    deleted = [CommitOperationDelete(file) for file in sorted(old)]
+    made = api.create_commit(name, [*added, *deleted], commit_message=upload.message, revision=revision)
+    address = f"{api.endpoint}/{name}{f'/tree/{revision}' if revision else ''}"
     print(f"{address} has these files already: nothing was changed." if made.oid == before.sha else f"Uploaded: {address}")
 
 
@@ -227,20 +216,10 @@ def open_repository(api: "HfApi", name: str, private: bool, revision: str | None
         api.create_repo(name, private=private or None, exist_ok=True)
     else:
         if private and not known.private:
-            raise SystemExit(
-                f"{name} is there and public. Make it private in its settings, leave out --private, or name another repository."
-            )
+            raise SystemExit(f"{name} is there and public. Make it private in its settings, or name another repository.")
         print(f"{name} is there already, and {'private' if known.private else 'public'}.")
     if revision:
         api.create_branch(name, branch=revision, exist_ok=True)
-
-
-@contextlib.contextmanager
-def one_line_errors(repository: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # of the hub, of its client, or of the network below them
-        raise SystemExit(hidden(" ".join(explained(error, repository).split()))) from None
 
 
 def explained(error: BaseException, repository: str) -> str:
@@ -251,22 +230,21 @@ def explained(error: BaseException, repository: str) -> str:
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) and cause not in causes:
         causes.append(cause)
-    response: Any = next((found for each in causes if (found := getattr(each, "response", None)) is not None), None)
-    if response is None:
-        if any(isinstance(each, httpx2.TransportError | ConnectionError) for each in causes):
-            return f"{constants.ENDPOINT} cannot be reached ({causes[-1]}). Check the network, and HF_ENDPOINT and HTTPS_PROXY if they are set. {AGAIN}"
+    answer = next((each for each in causes if getattr(each, "response", None) is not None), None)
+    if answer is None and any(isinstance(each, httpx2.TransportError | ConnectionError) for each in causes):
+        return f"{constants.ENDPOINT} cannot be reached ({causes[-1]}). Check the network, and HF_ENDPOINT and HTTPS_PROXY if they are set. {AGAIN}"
+    if answer is None:
         return f"{repository}: the upload failed ({type(error).__name__}: {error}). Correct that. {AGAIN}"
-    status, said = response.status_code, getattr(error, "server_message", None) or response.reason_phrase
+    response: Any = answer.response  # type: ignore[attr-defined]
+    status, said = response.status_code, getattr(answer, "server_message", None) or response.reason_phrase
     advice = {
-        401: f"The token is not accepted: it is wrong, or has expired. {LOGIN}",
+        401: f"The token is wrong, or has expired. {LOGIN}",
         403: f"The token may not write to {repository}. Correct --to, or use a token that may. {LOGIN}",
-        404: "The hub does not know the repository, its owner or its branch, or the token may not see it. Correct --to and --revision.",
-        409: f"The repository was changed meanwhile. Wait for that. {AGAIN}",
-        412: f"The repository was changed meanwhile. Wait for that. {AGAIN}",
-        429: f"These are too many requests. Wait some minutes. {AGAIN}",
-    }
-    default = f"The hub has a problem. Wait some minutes. {AGAIN}" if status >= 500 else "Correct what it names."
-    return f"{repository}: the hub answers {status} ({said}). {advice.get(status, default)}"
+        404: "There is no such repository, owner or branch, or the token may not see it. Correct --to and --revision.",
+    }.get(status, "Correct what it names.")
+    if status in (409, 412, 429) or status >= 500:
+        advice = f"Wait some minutes. {AGAIN}"
+    return f"{repository}: the hub answers {status} ({said}). {advice}"
 
 
 if __name__ == "__main__":

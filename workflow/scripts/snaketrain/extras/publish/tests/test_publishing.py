@@ -148,7 +148,9 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def made(folder: Path, stage: str, settings: dict, inputs: dict, facts: dict) -> None:
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name not in ("run.json", "README.md"))
+    names = sorted(
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name not in ("run.json", "README.md")
+    )
     folder.mkdir(parents=True, exist_ok=True)
     write_manifest(folder / "manifest.json", Manifest(stage, "1", settings, inputs, digests(folder, names), facts))
 
@@ -222,7 +224,7 @@ def test_what_is_not_as_it_was_written_is_refused(hub, folder):
     card = Path(MODEL, "README.md")
     written = card.read_text()
     card.write_text(written.replace("0.7975", "0.9975"))
-    assert "README.md: has other metrics than the evaluation." in snaketrain(hub, folder, *PUBLISH, code=1)
+    assert "README.md: its first block does not have the metrics of the evaluation." in snaketrain(hub, folder, *PUBLISH, code=1)
     card.write_text(written.replace("library_name:", "license: mit\nlibrary_name:"))
     snaketrain(hub, folder, *PUBLISH, "--dry-run")
     Path(MODEL, "model.safetensors").write_bytes(WEIGHTS[:-1])
@@ -242,7 +244,7 @@ def test_other_models_are_uploaded_as_they_are(hub, folder):
         *(read_manifest(path) for path in (run / "training/manifest.json", "results/data/manifest.json", run / "selection/manifest.json"))
     )
     told = snaketrain(hub, folder, *PUBLISH)
-    assert "no model of transformers" in told and "selection/adapter, for peft, is not uploaded" in told and "not evaluated" in told
+    assert "no model of transformers" in told and "There are no results of an evaluation" in told and "selection/adapter, for peft, is not uploaded" in told
     assert b'load_file("model.safetensors")' in hub.repositories["me/tiny"]["files"]["README.md"]
 
 
@@ -254,7 +256,7 @@ def test_other_models_are_uploaded_as_they_are(hub, folder):
         ({}, {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set"),
         ({"/api/repos/create": 403}, {}, "The token may not write to me/tiny."),
         ({"/api/repos/create": 404}, {}, "Correct --to and --revision."),
-        ({"/api/models/me/tiny/commit/main": 412}, {}, "The repository was changed meanwhile."),
+        ({"/api/models/me/tiny/commit/main": 412}, {}, "answers 412 (no, Bearer ***). Wait some minutes."),
         ({"/me/tiny.git/info/lfs/objects/batch": 403}, {}, "The token may not write to me/tiny."),
         ({}, {"HF_ENDPOINT": "http://127.0.0.1:1"}, "http://127.0.0.1:1 cannot be reached"),
     ],
