@@ -11,7 +11,7 @@ import fnmatch
 import os
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,8 +64,8 @@ def main() -> int:
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
-        upload = Upload.of(args.run, args.to, args.result)
-        print(upload.described(args.private, args.revision), flush=True)
+        upload = planned(args.run, args.to, args.result)
+        print(described(upload, args.private, args.revision), flush=True)
         if args.dry_run:
             print("Nothing was uploaded (--dry-run).")
         else:
@@ -76,59 +76,54 @@ def main() -> int:
     return 0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Upload:
-    """What is uploaded, and what is told about it before."""
-
     repository: str
+    files: dict[str, Path | bytes]  # by their name in the repository
     message: str  # of the commit
-    files: dict[str, Path | bytes] = field(default_factory=dict)  # by their name in the repository
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
-    @classmethod
-    def of(cls, run: str, repository: str, wanted: list[str]) -> "Upload":
-        """An exit if the selection is missing, incomplete or changed."""
-        selection, names = selected_model(Path("results"), run)
-        folder = selection.folder / MODEL
-        evaluations = evaluations_of(selection)
-        verify(*evaluations, wanted=lambda name: name.endswith("_results.json"))
-        figures = figures_in(metadata(run, {}, {}, None, results_in(evaluations)))
-        metric = read_result(selection, "selection.json")["metric"]
-        split = next((split for split in ("test", "dev") if metric in figures.get(split, {})), None)
-        figure = f"{split} {metric} {rounded(figures[split][metric], 4)}" if split else f"selected by {metric}, without an evaluation"
-        about = read_if_intact(selection.folder.with_name("training") / "run.json", "the commit of the code is not named") or {}
-        git = about.get("git") or {}
-        code = f"code {(git.get('commit') or 'unknown')[:12]}{' with uncommitted changes' * bool(git.get('dirty'))}"
-        upload = cls(repository, f"{run}: {figure}, {code}")
-        upload.files = {name.removeprefix(MODEL): selection.folder / name for name in names}
-        if wanted:
-            upload.files[RESULTS] = benchmark_results(wanted, figures, max((made.finished for made in evaluations), default=0.0))
-        for split, metrics in figures.items():
-            upload.notes.append(f"{split}: {', '.join(f'{name} {rounded(value, 4)}' for name, value in metrics.items())}")
-        own, others = own_files(about.get("code", {})), {path.name for path in folder.iterdir()} - set(upload.files)
-        adapters = any(name.startswith("adapter/") for name in selection.files)
-        notes = {
-            f"There is no model card: {folder / CARD} is missing.": CARD not in upload.files,
-            "There are no results of an evaluation: the card has the figures of its training alone.": CARD in upload.files and not figures,
-            "It is no model of transformers (there is no config.json), and uploaded as it is.": "config.json" not in upload.files,
-            f"The adapters are merged into these weights; {selection.folder / 'adapter'}, for peft, is not uploaded.": adapters,
-            f"Code of yours is not uploaded: {', '.join(own)}.": own,
-            f"Not uploaded, since the selection did not write it: {shortened(sorted(others), 10)}.": others,
-        }
-        if CARD in upload.files:
-            upload.files[CARD] = card_for(repository, folder, figures)
-            notes[f"{CARD}: where it loads {folder}, it will load {repository}."] = upload.files[CARD] != (folder / CARD).read_bytes()
-        upload.notes += [note for note, applies in notes.items() if applies]
-        return upload
 
-    def described(self, private: bool, revision: str | None) -> str:
-        sizes = {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in self.files.items()}
-        width = max(map(len, sizes))
-        listed = [f"  {name.ljust(width)}  {size / 1e6:12,.3f} MB" for name, size in sizes.items()]
-        seen = "private" if private else "public, unless it is there and private, or its owner's default is private"
-        where = f"{self.repository}{f', branch {revision}' if revision else ''} ({seen})"
-        head = f"{len(sizes)} files, {sum(sizes.values()) / 1e6:,.3f} MB, for {where}:"
-        return "\n".join([head, *listed, *self.notes, f"Commit: {self.message}"])
+def planned(run: str, repository: str, wanted: list[str]) -> Upload:
+    """What is uploaded, and what is told before. Exits if the selection is missing, incomplete or changed."""
+    selection, names = selected_model(Path("results"), run)
+    folder = selection.folder / MODEL
+    evaluations = evaluations_of(selection)
+    verify(*evaluations, wanted=lambda name: name.endswith("_results.json"))
+    figures = figures_in(metadata(run, {}, {}, None, results_in(evaluations)))
+    metric = read_result(selection, "selection.json")["metric"]
+    split = next((split for split in ("test", "dev") if metric in figures.get(split, {})), None)
+    figure = f"{split} {metric} {rounded(figures[split][metric], 4)}" if split else f"selected by {metric}, without an evaluation"
+    about = read_if_intact(selection.folder.with_name("training") / "run.json", "the commit of the code is not named") or {}
+    git = about.get("git") or {}
+    code = f"code {(git.get('commit') or 'unknown')[:12]}{' with uncommitted changes' * bool(git.get('dirty'))}"
+    files: dict[str, Path | bytes] = {name.removeprefix(MODEL): selection.folder / name for name in names}
+    own, others = own_files(about.get("code", {})), {path.name for path in folder.iterdir()} - set(files)
+    adapters = any(name.startswith("adapter/") for name in selection.files)
+    notes = {f"{split}: {', '.join(f'{name} {rounded(value, 4)}' for name, value in figures[split].items())}": True for split in figures}
+    notes |= {
+        "There are no results of an evaluation: a card has the figures of the training alone.": not figures,
+        "It is no model of transformers (there is no config.json), and uploaded as it is.": "config.json" not in files,
+        f"The adapters are merged into these weights; {selection.folder / 'adapter'}, for peft, is not uploaded.": adapters,
+        f"Code of yours is not uploaded: {', '.join(own)}.": bool(own),
+        f"Not uploaded, since the selection did not write it: {shortened(sorted(others), 10)}.": bool(others),
+        f"There is no model card: {folder / CARD} is missing.": CARD not in files,
+    }
+    if CARD in files:
+        files[CARD] = card_for(repository, folder, figures)
+        notes[f"{CARD}: where it loads {folder}, it will load {repository}."] = files[CARD] != (folder / CARD).read_bytes()
+    if wanted:
+        files[RESULTS] = benchmark_results(wanted, figures, max((made.finished for made in evaluations), default=0.0))
+    return Upload(repository, files, f"{run}: {figure}, {code}", [note for note, applies in notes.items() if applies])
+
+
+def described(upload: Upload, private: bool, revision: str | None) -> str:
+    sizes = {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in upload.files.items()}
+    listed = [f"  {name.ljust(max(map(len, sizes)))}  {size / 1e6:12,.3f} MB" for name, size in sizes.items()]
+    seen = "private" if private else "public, unless it is there and private, or its owner's default is private"
+    where = f"{upload.repository}{f', branch {revision}' if revision else ''} ({seen})"
+    head = f"{len(sizes)} files, {sum(sizes.values()) / 1e6:,.3f} MB, for {where}:"
+    return "\n".join([head, *listed, *upload.notes, f"Commit: {upload.message}"])
 
 
 def figures_in(head: JsonObject) -> dict[str, dict[str, float]]:

@@ -244,7 +244,11 @@ def test_other_models_are_uploaded_as_they_are(hub, folder):
         *(read_manifest(path) for path in (run / "training/manifest.json", "results/data/manifest.json", run / "selection/manifest.json"))
     )
     told = snaketrain(hub, folder, *PUBLISH)
-    assert "no model of transformers" in told and "There are no results of an evaluation" in told and "selection/adapter, for peft, is not uploaded" in told
+    assert (
+        "no model of transformers" in told
+        and "There are no results of an evaluation" in told
+        and "selection/adapter, for peft, is not uploaded" in told
+    )
     assert b'load_file("model.safetensors")' in hub.repositories["me/tiny"]["files"]["README.md"]
 
 
