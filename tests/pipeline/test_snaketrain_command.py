@@ -83,7 +83,7 @@ def test_export_copies_a_model_that_is_as_it_was_written(folder, tmp_path):
     assert "config.json: is not what was written" in snaketrain(folder, "export", "small", str(tmp_path / "x"), code=1)
     (model / "config.json").write_text(settings)
     assert not (tmp_path / "x").exists()
-    assert "test: accuracy" in snaketrain(folder, "publish", "small", "--to", "me/small", "--dry-run")
+    assert "Commit: small: test accuracy 0." in snaketrain(folder, "publish", "small", "--to", "me/small", "--dry-run")
 
 
 def test_clean_deletes_what_no_run_needs_once_it_is_told_so(folder):

@@ -119,10 +119,10 @@ def planned(run: str, repository: str, wanted: list[str]) -> Upload:
 
 def described(upload: Upload, private: bool, revision: str | None) -> str:
     sizes = {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in upload.files.items()}
-    listed = [f"  {name.ljust(max(map(len, sizes)))}  {size / 1e6:12,.3f} MB" for name, size in sizes.items()]
+    listed = [f"  {name.ljust(max(map(len, sizes)))}  {size:15,} bytes" for name, size in sizes.items()]
     seen = "private" if private else "public, unless it is there and private, or its owner's default is private"
     where = f"{upload.repository}{f', branch {revision}' if revision else ''} ({seen})"
-    head = f"{len(sizes)} files, {sum(sizes.values()) / 1e6:,.3f} MB, for {where}:"
+    head = f"{len(sizes)} files, {sum(sizes.values()):,} bytes, for {where}:"
     return "\n".join([head, *listed, *upload.notes, f"Commit: {upload.message}"])
 
 

@@ -16,11 +16,11 @@ import limits
 import pytest
 import yaml
 
-from snaketrain.runtime.manifests import Manifest, digests, read_manifest, write_checked, write_json, write_manifest
+from snaketrain.runtime.manifests import Manifest, digests, read_manifest, write_checked, write_json, write_manifest, write_text
 from snaketrain.runtime.model_card import write_card
 
 SCRIPTS = Path(__file__).resolve().parents[4]
-TOKEN = "hf_0123456789abcdefgh"
+TOKEN = "geheim-4711-abcdef-x"  # without the form of a token: only as one it is known
 MODEL = "results/runs/small/selection/model"
 WEIGHTS = os.urandom(5000)
 PUBLISH = ("publish", "small", "--to", "me/tiny")
@@ -215,7 +215,7 @@ def test_what_an_earlier_upload_left_is_deleted_and_all_else_stays(hub, folder):
 
 def test_a_dry_run_connects_to_nothing(hub, folder):
     told = snaketrain(hub, folder, *PUBLISH, "--dry-run", HF_TOKEN="", HF_HUB_OFFLINE="1")
-    assert "model.safetensors" in told and "0.005 MB" in told and "test: accuracy 0.7975" in told and hub.seen == []
+    assert "model.safetensors" in told and "5,000 bytes" in told and "test: accuracy 0.7975" in told and hub.seen == []
 
 
 def test_what_is_not_as_it_was_written_is_refused(hub, folder):
@@ -260,13 +260,15 @@ def test_other_models_are_uploaded_as_they_are(hub, folder):
         ({}, {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set"),
         ({"/api/repos/create": 403}, {}, "The token may not write to me/tiny."),
         ({"/api/repos/create": 404}, {}, "Correct --to and --revision."),
-        ({"/api/models/me/tiny/commit/main": 412}, {}, "answers 412 (no, Bearer ***). Wait some minutes."),
+        ({"/api/models/me/tiny/commit/main": 412}, {"HF_TOKEN": ""}, "answers 412 (no, Bearer ***). Wait some minutes."),
         ({"/me/tiny.git/info/lfs/objects/batch": 403}, {}, "The token may not write to me/tiny."),
         ({}, {"HF_ENDPOINT": "http://127.0.0.1:1"}, "http://127.0.0.1:1 cannot be reached"),
     ],
 )
 def test_an_error_is_one_line_that_says_what_to_do(hub, folder, refused, changes, told):
     hub.refused = refused
+    if refused and changes:  # that of a login
+        write_text(folder / "home/token", TOKEN)
     assert told in snaketrain(hub, folder, *PUBLISH, code=1, **changes)
 
 
