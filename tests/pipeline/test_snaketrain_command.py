@@ -39,7 +39,7 @@ def snaketrain(folder: Path, *words: str, code: int = 0) -> str:
 
 def test_help_lists_each_command_of_the_core_and_of_the_extras(folder):
     text = snaketrain(folder, "--help")
-    for name in ("run", "check", "plan", "why", "status", "script", "ui", "predict", "reproduce", "clean", "export"):
+    for name in ("run", "check", "plan", "why", "status", "script", "ui", "predict", "publish", "reproduce", "clean", "export"):
         assert f"\n  {name} " in text
         usage, *others = snaketrain(folder, name, "--help").splitlines()
         assert usage.startswith(f"usage: snaketrain {name} [") and len(others) > 3
@@ -83,6 +83,7 @@ def test_export_copies_a_model_that_is_as_it_was_written(folder, tmp_path):
     assert "config.json: is not what was written" in snaketrain(folder, "export", "small", str(tmp_path / "x"), code=1)
     (model / "config.json").write_text(settings)
     assert not (tmp_path / "x").exists()
+    assert "Commit: small: test accuracy 0." in snaketrain(folder, "publish", "small", "--to", "me/small", "--dry-run")
 
 
 def test_clean_deletes_what_no_run_needs_once_it_is_told_so(folder):

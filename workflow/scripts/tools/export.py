@@ -10,9 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.runtime.manifests import damage, described, read_manifest
-
-MODEL = "model/"  # in the folder of a selection
+from snaketrain.runtime.manifests import MODEL, selected_model
 
 
 def main() -> None:
@@ -27,17 +25,9 @@ def main() -> None:
 
 
 def export(results: Path, run: str, folder: Path) -> None:
-    path = results / "runs" / run / "selection/manifest.json"
-    if not path.exists():
-        there = ", ".join(sorted(each.parents[1].name for each in results.glob("runs/*/selection/manifest.json"))) or "none"
-        raise SystemExit(f"{path}: is not there, so {run!r} has selected no model. Runs that have: {there}.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SystemExit(f"{folder}: is there already and not empty. Name another folder, or delete it.")
-    manifest = read_manifest(path)
-    if found := damage(manifest, lambda name: name.startswith(MODEL)):
-        raise SystemExit(f"{described(manifest, found)} Start snakemake again, which restores it.")
-    card = f"{MODEL}README.md"  # with the results of later stages, so it is not one of selection's files
-    names = [name for name in manifest.files if name.startswith(MODEL)] + [card] * (manifest.folder / card).exists()
+    manifest, names = selected_model(results, run)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     for name in names:

@@ -279,6 +279,22 @@ def damage(manifest: Manifest, wanted: Callable[[str], bool] = lambda name: True
     return found
 
 
+MODEL = "model/"  # in the folder of a selection
+
+
+def selected_model(results: Path, run: str) -> tuple[Manifest, list[str]]:
+    """The selection of a run, and its files of the model; exits if one of them is missing or changed."""
+    path = results / "runs" / run / "selection/manifest.json"
+    if not path.exists():
+        there = ", ".join(sorted(each.parents[1].name for each in results.glob("runs/*/selection/manifest.json"))) or "none"
+        raise SystemExit(f"{path}: is not there, so {run!r} has selected no model. Runs that have: {there}.")
+    manifest = read_manifest(path)
+    if found := damage(manifest, lambda name: name.startswith(MODEL)):
+        raise SystemExit(f"{described(manifest, found)} Start snakemake again, which restores it.")
+    card = f"{MODEL}README.md"  # with the results of later stages, so it is not one of selection's files
+    return manifest, [name for name in manifest.files if name.startswith(MODEL)] + [card] * (manifest.folder / card).exists()
+
+
 def digest_cache(folder: Path) -> DigestCache:
     return DigestCache(folder / ".digests.json", "sha256")
 
