@@ -167,7 +167,8 @@ def hardest(predictions: Predictions) -> tuple[list[dict[str, str]], str]:
     cells = [{titles[name]: shortened(table[name][row], LONGEST_EXAMPLE) for name in shown} | {column: rounded(sizes[row])} for row in rows]
     for example, row in zip(cells, rows, strict=True):
         shown_as = (picture(table["text"][row]) for picture in hooks("thumbnails", "picture")) if "text" in table else ()
-        example |= {THUMBNAIL: address for address in shown_as if address}
+        if address := next(filter(None, shown_as), None):
+            example[THUMBNAIL] = address
     return cells, order
 
 
