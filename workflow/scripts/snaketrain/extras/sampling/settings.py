@@ -44,7 +44,9 @@ def code(run: "Settings") -> list[Path]:
 def contradictions(run: "Settings") -> Iterator[str]:
     if run.train.sampling is None:  # type: ignore[attr-defined]  # one of FIELDS
         return
-    if run.data.by_class:
+    if run.train.steps == 0:
+        yield "train: `sampling` has no effect, since `steps` is 0 and nothing is trained: remove it"
+    elif run.data.by_class:
         yield "train: `sampling` needs the labels of files, and the examples come from a dataset class: let that one repeat its rare items"
     elif run.data.label is None or run.data.label_kind != "class":
         yield "train: `sampling` needs one class for each example: set `data.label` and `data.label_kind: class`, or remove it"
