@@ -58,7 +58,7 @@ def test_batches_are_of_the_drawn_examples_in_sections_too(tokens, monkeypatch):
         ({"data": DATA | {"label": None}}, "`sampling` needs one class for each example"),
         ({"data": {"train": {"use": "sklearn.datasets.load_digits"}}}, "the examples come from a dataset class"),
         ({"data": DATA, "train": {"sampling": {"power": 1}}}, "less than 1"),
-        ({"data": DATA, "train": {"steps": 0}}, "`sampling` has no effect, since `steps` is 0"),
+        ({"data": DATA, "train": {"steps": 0, "sampling": {"power": 0.5}}}, "`sampling` has no effect, since `steps` is 0"),
         ({"data": DATA, "train": {"sampling": {"by": "length"}}}, "label"),
     ],
 )
