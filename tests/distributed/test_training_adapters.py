@@ -128,6 +128,25 @@ def test_fsdp_with_a_model_that_no_process_builds(data, pretrained, alone, tmp_p
     check_selection(data, pretrained, tmp_path)
 
 
+READING = """
+from pathlib import Path
+
+from snaketrain.tasks.text_classification import TextClassification
+
+
+class Reading(TextClassification):
+    def build(self, model, folder, data):
+        assert (Path(data["tokenizer_folder"]) / "tokenizer.json").is_file()
+        return super().build(model, folder, data)
+"""
+
+
+def test_adapters_of_a_task_that_reads_the_tokenizer_are_merged(data, pretrained, tmp_path):
+    (tmp_path / "reading.py").write_text(READING)
+    adapt(data, pretrained, tmp_path / "training", task=f"{tmp_path}/reading.py:Reading", epochs=1)
+    check_selection(data, pretrained, tmp_path)
+
+
 def check_selection(data: Path, pretrained: Path, folder: Path) -> None:
     """peft and transformers load the folders, and both have the metrics of the checkpoint."""
     from peft import PeftModel

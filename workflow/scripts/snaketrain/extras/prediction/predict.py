@@ -70,6 +70,11 @@ def predict(args: argparse.Namespace) -> None:
     from snaketrain.evaluation.trained_model import TrainedModel
 
     trained = TrainedModel.read(args.model)
+    if trained.data.by_class:
+        raise SystemExit(
+            f"--model: {args.model} was trained on a dataset class, and only files of text are predicted here. Load its weights in Python, as its "
+            "README.md shows."
+        )
     try:
         read = ReadInputs(
             text=args.text, id=args.id, format=args.format, encoding=args.encoding, columns=args.columns, generate=generation(args.generate)

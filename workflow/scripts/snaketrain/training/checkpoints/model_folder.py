@@ -60,7 +60,8 @@ def merge(training: Manifest, data: Manifest, fetched: Manifest, folder: Path) -
     adapter, merged = folder / "adapter", folder / "model"
     train, model = Train.model_validate(training.settings["train"]), Model.model_validate(training.settings["model"])
     task: Task = load(train.task.use, "tasks")(**resolved(train.task.arguments))
-    ((name, module),) = task.build(model.model_dump(exclude={"adapters"}), fetched.model_files, data.facts).items()
+    facts = data.facts | {"tokenizer_folder": str(merged)}  # where it was exported to
+    ((name, module),) = task.build(model.model_dump(exclude={"adapters"}), fetched.model_files, facts).items()
     trained = read_weights(merged, name)
     own, parameters = module.state_dict(), dict(module.named_parameters())
     module.load_state_dict({key: tensor for key, tensor in trained.items() if key in own}, strict=False)  # heads and buffers

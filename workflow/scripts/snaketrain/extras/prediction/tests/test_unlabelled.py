@@ -1,6 +1,7 @@
 """Rows without labels become the same tokens as the rows of the training data, and keep the user's ids."""
 
 import json
+from argparse import Namespace
 
 import numpy as np
 import pyarrow
@@ -15,7 +16,7 @@ from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer
 from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.extras.prediction import predictor as predicting
-from snaketrain.extras.prediction.predict import default_output, local_source
+from snaketrain.extras.prediction.predict import default_output, local_source, predict
 from snaketrain.extras.prediction.predictor import Predictor, write_predictions
 from snaketrain.extras.prediction.rows import prepare_unlabelled
 from snaketrain.extras.prediction.settings import ReadInputs
@@ -119,6 +120,15 @@ def test_predictions_by_hand_are_named_after_the_input(tmp_path, monkeypatch, gi
 def test_addresses_are_left_to_the_workflow():
     with pytest.raises(ValueError, match="^--input: address 's3://bucket/new.jsonl' is not on this machine. Copy its files here, or "):
         local_source("s3://bucket/new.jsonl")
+
+
+def test_a_model_of_a_dataset_class_predicts_no_files(tmp_path):
+    data = Data.model_validate({"name": "items", "train": {"use": "my_data.py:Items"}})
+    TrainedModel("small", {"data": data.as_json}, {}, "fp32").write(tmp_path)
+    with pytest.raises(
+        SystemExit, match="^--model: .* was trained on a dataset class, and only files of text are predicted here. Load its"
+    ):
+        predict(Namespace(model=tmp_path))
 
 
 def test_a_task_of_another_kind_generates_no_text(tmp_path):
