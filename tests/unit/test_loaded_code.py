@@ -12,6 +12,8 @@ import markupsafe._speedups
 import pytest
 
 from snaketrain.orchestration.code_digest import SCRIPTS
+from snaketrain.runtime.loaded_code import digest_now
+from snaketrain.runtime.manifests import DigestCache, content_digest
 
 
 def write(folder, files):
@@ -234,3 +236,12 @@ def test_compiled_models_import_the_helper_of_their_own_folder(tmp_path):
         print(json.dumps([f(torch.zeros(1)).item() for f in functions]))
     """
     assert python(tmp_path, program) == [1, 2]
+
+
+def test_a_tokenizer_that_is_also_a_source_has_one_digest(tmp_path):
+    """Both are in one cache, by path."""
+    (tmp_path / "tokenizer.json").write_text('{"model": 1}\n')
+    os.utime(tmp_path / "tokenizer.json", (1, 1))  # a file that was just written is read each time
+    cache = DigestCache(tmp_path / "digests.json", "sha256")
+    assert cache.of(tmp_path / "tokenizer.json", content_digest) == digest_now(str(tmp_path / "tokenizer.json"), cache)
+    assert digest_now(str(tmp_path / "tokenizer.json"), cache) == digest_now(str(tmp_path / "tokenizer.json"))

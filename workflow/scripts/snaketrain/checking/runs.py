@@ -59,7 +59,8 @@ def _positions(run: Settings, module: nn.Module) -> Iterator[str]:
     """A model whose positions have no table, such as T5, has no limit."""
     limit = positions_of(module)
     data = run.data
-    lengths = {"data.max_length": data.max_length, "data.max_target_length": data.max_target_length if data.target else None}
+    of_texts = None if data.by_class else data.max_length  # the items of a dataset class are as long as it makes them
+    lengths = {"data.max_length": of_texts, "data.max_target_length": data.max_target_length if data.target else None}
     if run.train.block_length is not None:
         lengths = {"train.block_length": run.train.block_length}
     for setting, length in lengths.items():

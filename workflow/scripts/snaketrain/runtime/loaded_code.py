@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from snaketrain import own
-from snaketrain.runtime.manifests import DigestCache, digest, file_digest, stamp_of
+from snaketrain.runtime.manifests import DigestCache, content_digest, digest, stamp_of
 from snaketrain.runtime.secret_forms import is_secret_name
 
 LIBRARY = f"{own.LIBRARY}{os.sep}"
@@ -125,7 +125,7 @@ def digest_now(name: str, cache: DigestCache | None = None) -> str:
         if name.endswith("/"):
             files = (entry for entry in os.scandir(name) if entry.is_file())
             return digest(sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files))
-        read, key = (_of_code, f"{name} as code") if name.endswith(".py") else (file_digest, name)
+        read, key = (_of_code, f"{name} as code") if name.endswith(".py") else (content_digest, name)
         return str(cache.of(Path(name), read, key)) if cache else read(Path(name))
     except (FileNotFoundError, NotADirectoryError):
         return ABSENT
