@@ -24,6 +24,7 @@ class ClassifiedFiles(ABC):
 
     kind: ClassVar[str]  # of one file, in messages
     endings: ClassVar[tuple[str, ...]]
+    auto: ClassVar[str]  # the class of transformers that reads a processor's file
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class ClassifiedFiles(ABC):
         self.labels = [numbers[name] for _, name in found]
         self.training = False
         self.processor_given = processor
-        self.processor = self.make_processor(processor)
+        self.processor = make_processor(self.auto, processor)
         self.augment = called(augment) if augment else None
         count_as_read(*self.texts)
 
@@ -83,10 +84,6 @@ class ClassifiedFiles(ABC):
             raise BadData(
                 f"{len(problems)} of {len(self)} files are not {self.kind} that can be read. Repair or remove them: {'; '.join(problems[:MOST_NAMED])}{more}"
             )
-
-    @staticmethod
-    @abstractmethod
-    def make_processor(given: str | JsonObject) -> Any: ...  # of transformers
 
     @abstractmethod
     def read(self, path: str) -> Any:
@@ -135,7 +132,6 @@ def called(given: JsonObject) -> Callable[[Any], Any]:
 
 
 def make_processor(auto: str, given: str | JsonObject) -> Any:
-    """`auto`: the class of transformers that reads a processor's file."""
     import transformers
 
     if isinstance(given, str):

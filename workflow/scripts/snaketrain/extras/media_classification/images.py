@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from snaketrain.extras.media_classification.files import ClassifiedFiles, make_processor
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.extras.media_classification.files import ClassifiedFiles
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -13,11 +12,7 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".
 class Images(ClassifiedFiles):
     """`augment` gets and returns an image of PIL, such as an object of torchvision.transforms does."""
 
-    kind, endings = "an image", ENDINGS
-
-    @staticmethod
-    def make_processor(given: str | JsonObject) -> Any:
-        return make_processor("AutoImageProcessor", given)
+    kind, endings, auto = "an image", ENDINGS, "AutoImageProcessor"
 
     def read(self, path: str) -> Any:
         from PIL import Image, ImageOps

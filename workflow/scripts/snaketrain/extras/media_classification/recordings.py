@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from snaketrain.extras.media_classification.files import ClassifiedFiles, make_processor
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.extras.media_classification.files import ClassifiedFiles
 
 WAV, OTHERS = (".wav",), (".flac", ".ogg", ".mp3")
 
@@ -16,16 +15,12 @@ WAV, OTHERS = (".wav",), (".flac", ".ogg", ".mp3")
 class Recordings(ClassifiedFiles):
     """`augment` gets and returns a waveform, an array of numbers from -1 to 1 at the processor's sampling rate."""
 
-    kind, endings = "a recording", (*WAV, *OTHERS)
+    kind, endings, auto = "a recording", (*WAV, *OTHERS), "AutoFeatureExtractor"
 
     def __init__(self, seconds: float, **arguments: Any):
         """`seconds`: of each example. Of a longer recording training takes a part at random, and an evaluation the middle; a shorter one ends with silence."""
         super().__init__(**arguments)
         self.samples = max(1, round(seconds * self.processor.sampling_rate))
-
-    @staticmethod
-    def make_processor(given: str | JsonObject) -> Any:
-        return make_processor("AutoFeatureExtractor", given)
 
     def read(self, path: str) -> np.ndarray:
         rate, samples = decoded(path)

@@ -55,8 +55,8 @@ class Pairs:
         if not self.pairs:
             raise ValueError(f"{path}: has no pair of different answers")
         self.texts = [as_text(pair.prompt) for pair in self.pairs]
-        self.lengths = np.array([2 + max(len(as_text(part)) for part in pair[2:]) // CHARACTERS for pair in self.pairs])
-        self.lengths += np.array([len(text) // CHARACTERS for text in self.texts])
+        characters = [len(as_text(pair.prompt)) + max(len(as_text(part)) for part in (pair.chosen, pair.rejected)) for pair in self.pairs]
+        self.lengths = 1 + np.array(characters) // CHARACTERS
         count_as_read(path, *(str(Path(tokenizer) / name) for name in TOKENIZER_FILES))
 
     def __len__(self) -> int:
