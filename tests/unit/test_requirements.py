@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = REPOSITORY / "workflow/scripts"
 OURS = {"snaketrain", "snakemake_executor_plugin_slurm_steady", "snakemake_logger_plugin_snaketrain"}
-ON_REQUEST = {"torchao"}  # docs/strategies.md says when to install it
+ON_REQUEST = {"torchao", "soundfile"}  # documents say when to install them
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 RUNTIME = [*PROJECT["project"]["dependencies"], *EXTRAS["search"], *EXTRAS["demo"]]

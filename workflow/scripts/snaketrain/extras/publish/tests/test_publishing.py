@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -274,11 +275,13 @@ def test_an_error_is_one_line_that_says_what_to_do(hub, folder, refused, changes
 
 def test_an_interrupted_upload_goes_on(hub, folder):
     started = threading.Event()
-    hub.on_put = started.set
     command = [sys.executable, "-m", "snaketrain.cli", *PUBLISH]
     held = threading.Event()
     hub.on_put = lambda: (started.set(), held.wait(limits.seconds(60)))
-    process = subprocess.Popen(command, cwd=folder, env=environment(hub.address, folder), stderr=subprocess.PIPE, text=True)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which is ignored in background processes of a shell
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment(hub.address, folder), stderr=subprocess.PIPE, text=True, preexec_fn=heard
+    )
     assert started.wait(limits.seconds(60))
     process.send_signal(signal.SIGINT)
     told = process.communicate(timeout=limits.seconds(60))[1]
