@@ -213,13 +213,14 @@ def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS) -> J
     if is_stream(stream := made.get("train")):
         return _prepare_stream(data, stream, output)
     datasets = {split: numbered(dataset, given[split].use, f"data.{split}") for split, dataset in made.items()}
+    assigned = {split: assign(split, numpy.ones(len(dataset), bool), data) for split, dataset in datasets.items()}
+    main = next(iter(given))  # the training data, or what a model is evaluated on as it is
+    own = {split: own_facts(dataset) for split, dataset in datasets.items()}
     for split, dataset in datasets.items():
         if callable(check := getattr(dataset, "check", None)):
             check()
-        check_classes(f"data.{split}", own_facts(dataset)["label_names"], own_facts(datasets[next(iter(given))])["label_names"])
-    assigned = {split: assign(split, numpy.ones(len(dataset), bool), data) for split, dataset in datasets.items()}
-    main = next(iter(given))  # the training data, or what a model is evaluated on as it is
-    facts: JsonObject = own_facts(datasets[main]) | {"name": data.name, "label_kind": data.label_kind, "odd": {}}
+        check_classes(f"data.{split}", own[split]["label_names"], own[main]["label_names"])
+    facts: JsonObject = own[main] | {"name": data.name, "label_kind": data.label_kind, "odd": {}}
     facts |= {"fields": data.fields, "datasets": {}, "splits": {}}
     for split in splits:
         origin = split if split in given else main

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from snaketrain.config.references import load
 from snaketrain.data.cells import BadData
 from snaketrain.runtime.loaded_code import count_as_listed, count_as_read
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import JsonObject, shortened
 
 COLUMNS = FILE, LABEL = "file", "label"
 MOST_NAMED = 10  # files in a message
@@ -80,9 +80,8 @@ class ClassifiedFiles(ABC):
             except Exception as error:
                 problems.append(f"{path}: {str(error) or type(error).__name__}")
         if problems:
-            more = f"; and {len(problems) - MOST_NAMED} more" if len(problems) > MOST_NAMED else ""
             raise BadData(
-                f"{len(problems)} of {len(self)} files are not {self.kind} that can be read. Repair or remove them: {'; '.join(problems[:MOST_NAMED])}{more}"
+                f"{len(problems)} of {len(self)} files are not {self.kind} that can be read. Repair or remove them: {shortened(problems, MOST_NAMED)}"
             )
 
     @abstractmethod

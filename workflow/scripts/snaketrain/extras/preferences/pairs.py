@@ -13,7 +13,7 @@ from torch import Tensor
 
 from snaketrain.data.cells import BadData
 from snaketrain.runtime.loaded_code import count_as_read
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import JsonObject, shortened
 
 Part: TypeAlias = str | list[JsonObject]  # a text, or messages with a role and a content
 SIDES = CHOSEN, REJECTED = "chosen", "rejected"
@@ -86,7 +86,9 @@ class Pairs:
     def check(self) -> None:
         """Encode all pairs once; tell which ones are left out or cut off."""
         if self.equal:
-            print(f"{self.path}: {len(self.equal)} pairs have equal answers and are left out: {some(self.equal)}", flush=True)
+            print(
+                f"{self.path}: {len(self.equal)} pairs have equal answers and are left out: {shortened(self.equal, MOST_NAMED)}", flush=True
+            )
         cut, empty = [], []
         for number, pair in enumerate(self.pairs):
             for tokens, prompt in self[number].values():
@@ -95,10 +97,12 @@ class Pairs:
                 elif self.max_length is not None and len(tokens) == self.max_length:
                     cut.append(pair.place)
         if empty:
-            raise BadData(f"`max_length` {self.max_length} leaves no token of an answer: {some(empty)}. Make it larger, or remove these.")
+            raise BadData(
+                f"`max_length` {self.max_length} leaves no token of an answer: {shortened(empty, MOST_NAMED)}. Make it larger, or remove these."
+            )
         if cut:
             print(
-                f"{self.path}: {len(cut)} answers have {self.max_length} tokens with their prompt, or are cut off there: {some(cut)}",
+                f"{self.path}: {len(cut)} answers have {self.max_length} tokens with their prompt, or are cut off there: {shortened(cut, MOST_NAMED)}",
                 flush=True,
             )
 
@@ -171,7 +175,3 @@ def is_part(value: object) -> bool:
 
 def as_text(part: Part) -> str:
     return part if isinstance(part, str) else "\n".join(f"{message['role']}: {message['content']}" for message in part)
-
-
-def some(places: Sequence[str]) -> str:
-    return "; ".join(places[:MOST_NAMED]) + (f"; and {len(places) - MOST_NAMED} more" if len(places) > MOST_NAMED else "")

@@ -42,6 +42,8 @@ class Preferences(Task):
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
         self.tokenizer = data["tokenizer"]
+        if model.get("adapters") and self.loss != "reward":
+            raise SystemExit("model.adapters: cannot be merged where there is a reference as well. Remove them, or learn a reward model.")
         if self.loss == "reward" and data["pad_token_id"] is None:
             raise SystemExit(
                 f"data.train.arguments.tokenizer: {self.tokenizer} has no padding token, by which a reward model finds the end of each row. Give it one."

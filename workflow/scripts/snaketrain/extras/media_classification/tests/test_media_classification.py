@@ -240,5 +240,5 @@ def test_recordings_that_cannot_be_read_are_named(tmp_path):
     wavfile.write(tmp_path / "sounds/up/empty.wav", 8000, np.zeros(0, np.int16))
     (tmp_path / "sounds/up/noise.wav").write_bytes(b"RIFF and no more")
     sounds = Recordings(seconds=0.1, processor=HEARS, folder=str(tmp_path / "sounds"))
-    with pytest.raises(BadData, match=r"2 of 2 files .*empty.wav: it is empty; .*noise.wav"):
+    with pytest.raises(BadData, match=r"2 of 2 files .*empty.wav: it is empty, .*noise.wav"):
         sounds.check()

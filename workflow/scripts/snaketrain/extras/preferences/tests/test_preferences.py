@@ -182,6 +182,12 @@ def test_arguments_that_make_no_sense_are_refused(arguments, message):
         Preferences(**arguments)
 
 
+def test_adapters_beside_a_reference_are_refused_before_the_training():
+    model = {"use": "transformers.LlamaForCausalLM", "arguments": SMALL, "adapters": {"r": 2}}
+    with pytest.raises(SystemExit, match="model.adapters: cannot be merged"):
+        Preferences().build(model, None, {"tokenizer": "", "vocab_size": 9, "pad_token_id": 0})
+
+
 # --- pairs
 
 
