@@ -1,4 +1,4 @@
-"""Writes the generated documents: config/README.md from the settings classes, docs/other_trainers.md from the names that messages explain,
+"""Writes the generated documents: config/README.md and config/schema.json from the settings classes, docs/other_trainers.md from the names that messages explain,
 docs/benchmarks.md and docs/how_large.md from the results of the benchmarks, and the rule graph in README.md from the Snakefile.
 
 `--check` writes nothing, and fails if a file is out of date.
@@ -21,12 +21,14 @@ from jinja2 import Environment, StrictUndefined
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
+from json_schema import json_schema  # noqa: E402
 from snaketrain.config.other_trainers import PRECISIONS, TRAINERS  # noqa: E402
 from snaketrain.config.schema import Section, Settings  # noqa: E402
 from snaketrain.config.schema.of_extras import modules  # noqa: E402
 from snaketrain.config.schema.tasks import ModuleSettings, TextClassificationSettings  # noqa: E402
 
 REFERENCE = REPOSITORY / "config/README.md"
+SCHEMA = REPOSITORY / "config/schema.json"
 README = REPOSITORY / "README.md"
 BENCHMARKS = REPOSITORY / "docs/benchmarks.md"
 OTHER_TRAINERS = REPOSITORY / "docs/other_trainers.md"
@@ -218,7 +220,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     check = parser.parse_args().check
     wanted = {REFERENCE: reference(), BENCHMARKS: with_figures(BENCHMARKS), HOW_LARGE: with_figures(HOW_LARGE)}
-    wanted[OTHER_TRAINERS] = other_trainers()
+    wanted |= {OTHER_TRAINERS: other_trainers(), SCHEMA: json.dumps(json_schema(), ensure_ascii=False, indent=1) + "\n"}
     if README.is_file():
         wanted[README] = with_graph(README.read_text(encoding="utf-8"))
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]

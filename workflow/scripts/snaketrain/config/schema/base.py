@@ -22,7 +22,9 @@ Positive = Annotated[int, Field(gt=0, le=LARGEST)]
 NotNegative = Annotated[int, Field(ge=0, le=LARGEST)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the range that numpy's generators accept
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
-OneOrMore = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)  # a list, or its only text alone
+OneOrMore = BeforeValidator(  # a list, or its only text alone
+    lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=list[str] | str | None
+)
 NAME, LONGEST_NAME = "[A-Za-z0-9][A-Za-z0-9._=+-]*", 100
 Name = Annotated[str, Field(pattern=f"^{NAME}$", max_length=LONGEST_NAME)]
 
