@@ -22,6 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
 from json_schema import json_schema  # noqa: E402
+
 from snaketrain.config.other_trainers import PRECISIONS, TRAINERS  # noqa: E402
 from snaketrain.config.schema import Section, Settings  # noqa: E402
 from snaketrain.config.schema.of_extras import modules  # noqa: E402

@@ -17,7 +17,7 @@ from snaketrain.config.errors import ConfigurationError, problems_of
 from snaketrain.config.files import read_configuration
 from snaketrain.config.runs import CORRECTABLE, read
 from snaketrain.config.schema import Settings
-from snaketrain.extras.search.top_level import Sampling, sampled_searches
+from snaketrain.extras.search.top_level import SampledRuns, sampled_searches
 from snaketrain.orchestration.named_code import logged_metrics
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.manifests import digest
@@ -39,13 +39,13 @@ def main() -> None:
     try:
         config = read_configuration(args.files, args.config)
         names, common = sampled_searches(config), {key: value for key, value in config.items() if key not in OF_RUNS}
-        problems = [problem for name in names for problem in problems_of(Sampling, config["search"][name], f"search.{name}")]
+        problems = [problem for name in names for problem in problems_of(SampledRuns, config["search"][name], f"search.{name}")]
         if problems or not names:
             raise ConfigurationError(
                 problems or ["search: has no entry with a `space` to sample from. See workflow/scripts/snaketrain/extras/search/README.md."]
             )
         settings = examine(common)["default"]  # which the sampled runs change
-        samplings = {name: Sampling.model_validate(config["search"][name]) for name in names}
+        samplings = {name: SampledRuns.model_validate(config["search"][name]) for name in names}
         if problems := [problem for name, sampling in samplings.items() for problem in space_problems(common, name, sampling)]:
             raise ConfigurationError(problems)
     except ConfigurationError as error:
@@ -69,7 +69,7 @@ def main() -> None:
     sys.exit(sample(found, snakemake(args)))
 
 
-def space_problems(common: JsonObject, name: str, sampling: Sampling) -> Iterator[str]:
+def space_problems(common: JsonObject, name: str, sampling: SampledRuns) -> Iterator[str]:
     """Settings and values that are wrong in any run. Found before the first proposal, since proposals are kept."""
     for setting in sampling.space:
         if setting.startswith(OF_DEV_SET):

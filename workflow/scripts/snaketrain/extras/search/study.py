@@ -26,7 +26,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from snaketrain.extras.search.top_level import FOLDER, Range, Sampling, Trial, Trials
+from snaketrain.extras.search.top_level import FOLDER, Range, SampledRuns, Trial, Trials
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import read_manifest, read_result
 from snaketrain.runtime.strict_json import Json, JsonObject, is_number
@@ -37,7 +37,7 @@ LOCK_SECONDS = 10  # after which the lock of a killed process is removed; writin
 
 
 class SampledSearch:
-    def __init__(self, name: str, sampling: Sampling, mode: str, basis: str, why_impossible: Callable[[JsonObject], str] = lambda run: ""):
+    def __init__(self, name: str, sampling: SampledRuns, mode: str, basis: str, why_impossible: Callable[[JsonObject], str] = lambda run: ""):
         """`basis`: a digest of the settings that its runs change; `why_impossible`: an error in the settings of a run, or nothing."""
         self.name, self.sampling, self.basis, self.why_impossible = name, sampling, basis, why_impossible
         known = Trials.read(name)

@@ -51,7 +51,7 @@ class Range(Section):
             yield f"`low` ({self.low:g}) is not above 0, which a logarithmic scale needs: raise it, or remove `log`"
 
 
-class Sampling(Section):
+class SampledRuns(Section):
     """Runs whose settings an Optuna sampler proposes, by the results of those before them. They change the common sections, as `runs` do."""
 
     space: dict[str, Range | list[Json]] = Field(
@@ -71,7 +71,7 @@ class Sampling(Section):
         return found if isinstance(found, Range) else [with_numbers(value) for value in found]
 
 
-TABLES = {"`search`: for a sweep, by its name": Search, "`search` with a `space`": Sampling}  # for the reference of the settings
+TABLES = {"`search`: for a sweep, by its name": Search, "`search` with a `space`": SampledRuns}  # for the reference of the settings
 
 
 # --- the runs that a search has sampled so far: `snaketrain sample` records them before it starts the workflow that trains them
@@ -183,7 +183,7 @@ def _sampling_problems(name: str, settings: Json, sweeps: list[str]) -> Iterator
         yield f"search.{shown(name)[1:-1]}: {message}"
     elif name in sweeps:
         yield f"search.{name}: has a `space` to sample from, but there is a sweep of this name, too. Rename one of them."
-    elif not (found := problems_of(Sampling, settings, f"search.{name}")) and not Trials.read(name).trials:
+    elif not (found := problems_of(SampledRuns, settings, f"search.{name}")) and not Trials.read(name).trials:
         yield f"search.{name}: has sampled no runs yet. Start the workflow with `.venv/bin/snaketrain sample`, which samples them (workflow/scripts/snaketrain/extras/search/README.md)."
     else:
         yield from found

@@ -12,7 +12,7 @@ import pytest
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.extras.search import sample, study
 from snaketrain.extras.search.study import SampledSearch
-from snaketrain.extras.search.top_level import Sampling, Trials
+from snaketrain.extras.search.top_level import SampledRuns, Trials
 from snaketrain.runtime.manifests import Manifest, digests, write_json, write_manifest
 
 SPACE = {"train.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "train.seed": [3, 4]}
@@ -27,7 +27,7 @@ def search(name: str = "tuned", space: dict | None = None, **changes) -> Sampled
     """As the command makes it when it starts, over what it left before."""
     settings = {"space": space or SPACE, "trials": 6, "at_once": 3} | changes
     impossible = settings.pop("why_impossible", lambda run: "")
-    return SampledSearch(name, Sampling.model_validate(settings), "min", "basis", impossible)
+    return SampledSearch(name, SampledRuns.model_validate(settings), "min", "basis", impossible)
 
 
 def finish(run: str, value: float, loss: float = 1.0, examples: str = "same") -> None:
@@ -152,7 +152,7 @@ def test_values_that_exclude_each_other_are_left_out_and_reported(capsys):
 def test_settings_that_no_run_can_have_are_reported_before_anything_is_proposed():
     common = {"data": {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}}
     space = {"train.learning_rat": [0.1, 0.2], "train.batch_size": {"low": 0, "high": 8}, "train.seed": [1], "tune.x": [1]}
-    problems = list(sample.space_problems(common, "tuned", Sampling(space=space)))
+    problems = list(sample.space_problems(common, "tuned", SampledRuns(space=space)))
     assert [problem.partition(": ")[0] for problem in problems] == [
         f"search.tuned.space.{setting}" for setting in ("train.learning_rat", "train.batch_size", "tune.x")
     ]
@@ -189,7 +189,7 @@ def test_sigterm_ends_the_workflow_too(tmp_path):
 
 def test_the_best_run_is_the_one_that_the_mode_calls_so():
     for mode, best in (("min", 0.0), ("max", 0.2)):
-        proposed = SampledSearch(mode, Sampling.model_validate({"space": SPACE, "trials": 6, "at_once": 3}), mode, "basis")
+        proposed = SampledSearch(mode, SampledRuns.model_validate({"space": SPACE, "trials": 6, "at_once": 3}), mode, "basis")
         proposed.propose()
         for number, trial in enumerate(Trials.read(mode).trials):
             finish(trial.run, number / 10)
