@@ -37,7 +37,9 @@ LOCK_SECONDS = 10  # after which the lock of a killed process is removed; writin
 
 
 class SampledSearch:
-    def __init__(self, name: str, sampling: SampledRuns, mode: str, basis: str, why_impossible: Callable[[JsonObject], str] = lambda run: ""):
+    def __init__(
+        self, name: str, sampling: SampledRuns, mode: str, basis: str, why_impossible: Callable[[JsonObject], str] = lambda run: ""
+    ):
         """`basis`: a digest of the settings that its runs change; `why_impossible`: an error in the settings of a run, or nothing."""
         self.name, self.sampling, self.basis, self.why_impossible = name, sampling, basis, why_impossible
         known = Trials.read(name)
