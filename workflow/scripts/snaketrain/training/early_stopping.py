@@ -4,7 +4,7 @@ What was measured before, also by another training whose steps this one has take
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from snaketrain.runtime.journal import Event, all_events
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.callbacks import Callback
-from snaketrain.training.checkpoints.ranking import Selection, is_outdated
+from snaketrain.training.checkpoints.ranking import Selection
 from snaketrain.training.state import StateDict, Stateful, TrainState
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ class EarlyStopping(Callback):
         self.metric, self.sign = selection.metric, selection.sign
         self.patience, self.min_change = patience, min_change
         self.best, self.since = -math.inf, 0
-        self.outdated = False  # as in BestMetric
 
     def on_train_start(self, state: TrainState) -> None:
         self._decide(state)  # the last attempt may have been killed after its last evaluation
@@ -46,12 +45,6 @@ class EarlyStopping(Callback):
         else:
             self.since += 1
 
-    def replay(self, metrics: Iterable[float]) -> None:
-        """Instead of what a checkpoint remembers: other settings would have decided otherwise."""
-        self.best, self.since, self.outdated = -math.inf, 0, False
-        for metric in metrics:
-            self.observe(metric)
-
     @property
     def decided(self) -> bool:
         return self.since >= self.patience
@@ -59,14 +52,6 @@ class EarlyStopping(Callback):
     def _decide(self, state: TrainState) -> None:
         if self.decided:
             state.finished_early = f"{self.metric} has not improved in {self.since} evaluations"
-
-    def state_dict(self) -> dict[str, object]:
-        return {"best": self.best, "since": self.since, "metric": self.metric, "sign": self.sign}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        self.outdated = is_outdated(state, self.metric, self.sign)
-        if not self.outdated:
-            self.best, self.since = state["best"], int(state["since"])
 
 
 KEPT = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
@@ -104,9 +89,10 @@ class ReduceOnPlateau(Callback):
         return kept | {"rate": self.optimizer.param_groups[0]["lr"], "metric": self.metric, "sign": self.sign}
 
     def load_state_dict(self, state: StateDict) -> None:
-        if not is_outdated(
-            state, self.metric, self.sign
-        ):  # else it waits for a plateau of the new metric, from the rate that it has reached
+        if (state["metric"], state["sign"]) == (
+            self.metric,
+            self.sign,
+        ):  # else it waits for a plateau of the new metric, from the rate reached
             for name in KEPT:
                 setattr(self.scheduler, name, state[name])
         self.optimizer.param_groups[0]["lr"] = state["rate"]
@@ -137,16 +123,16 @@ def evaluations(folder: Path, counts: Callable[[Event], bool] = lambda attempt: 
 
 
 def replay_evaluations(trainer: "Trainer") -> None:
-    """Early stopping and the best metric are those of a training that has evaluated these steps itself, by the metric that counts now."""
+    """Early stopping and the best metric follow from the journal: by the metric that counts now, also of steps taken over from another training."""
     state, checkpoints, plan = trainer.state, trainer.checkpoints, trainer.plan
     stopping = [callback for callback in trainer.callbacks.callbacks if isinstance(callback, EarlyStopping)]
-    if not (checkpoints.taken_over or trainer.best.outdated or any(each.outdated for each in stopping)):
-        return
     found = state.strategy.all_gather_object(sorted(evaluations(checkpoints.folder.parent).items()) if state.rank == 0 else [])[0]
     known = [(step, metrics) for step, metrics in found if 0 < step < state.step or (step == state.step and checkpoints.evaluated)]
-    trainer.best.replay(metrics for _, metrics in known)
-    for each in stopping:
-        each.replay(metrics[each.metric] for step, metrics in known if plan.evaluates_at(step) and each.metric in metrics)
+    for step, metrics in known:
+        trainer.best.improved(metrics)
+        for each in stopping:
+            if plan.evaluates_at(step) and each.metric in metrics:
+                each.observe(metrics[each.metric])
 
 
 def evaluate_taken_over(trainer: "Trainer") -> None:

@@ -84,7 +84,7 @@ class Trainer:
         self.window = MetricWindow(state.strategy)
         self.nonfinite = NonfiniteSteps(train.bad_steps_allowed, train.rollbacks_allowed)
         self.stateful: dict[str, Stateful] = {  # what checkpoints hold besides modules and optimizers
-            "task": state.task, "window": self.window, "callbacks": self.callbacks, "bad_steps": self.nonfinite, "best": self.best,
+            "task": state.task, "window": self.window, "callbacks": self.callbacks, "bad_steps": self.nonfinite,
         }  # fmt: skip
         if self.planned.stream:
             self.stateful["data"] = self.planned.stream

@@ -4,10 +4,10 @@ One rule decides which are kept and which is selected; not by the journal, which
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.strict_json import JsonObject
@@ -37,10 +37,11 @@ BY_LOSS = Selection("loss", "min")
 
 
 class BestMetric:
+    """So far; a resumed training finds it in its journal."""
+
     def __init__(self, selection: Selection):
         self.metric, self.sign = selection.metric, selection.sign
         self.best, self.loss = -math.inf, math.inf
-        self.outdated = False  # whether a checkpoint remembers the best value of another metric, so that all evaluations are replayed
 
     def improved(self, metrics: dict[str, float]) -> bool:
         """Also by an equal value with a lower loss: `best_first` would select its checkpoint, which must be saved for that."""
@@ -50,24 +51,6 @@ class BestMetric:
             return False
         self.best, self.loss = value, loss
         return True
-
-    def replay(self, evaluations: Iterable[dict[str, float]]) -> None:
-        """Instead of what a checkpoint remembers, which may be about another metric."""
-        self.best, self.loss, self.outdated = -math.inf, math.inf, False
-        for metrics in evaluations:
-            self.improved(metrics)
-
-    def state_dict(self) -> dict[str, object]:
-        return {"best": self.best, "loss": self.loss, "metric": self.metric, "sign": self.sign}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.outdated = is_outdated(state, self.metric, self.sign) or "loss" not in state
-        self.best, self.loss = (-math.inf, math.inf) if self.outdated else (state["best"], state["loss"])
-
-
-def is_outdated(state: Mapping[str, Any], metric: str, sign: int) -> bool:
-    """Whether a checkpoint remembers what another selection has decided."""
-    return (state.get("metric"), state.get("sign")) != (metric, sign)
 
 
 class CheckpointState(TypedDict):
