@@ -5,7 +5,6 @@ loses nothing that it has written.
 """
 
 import contextlib
-import mmap
 import os
 import re
 import threading
@@ -31,7 +30,8 @@ class Journal:
         if not writes:
             return
         if path.exists():
-            _truncate_torn_line(path)
+            with open(path, "rb+") as file:  # an attempt that crashed may have left half a line
+                file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
             self.attempt = attempts_in(path) + 1
         self.one_at_a_time = threading.Lock()  # another thread records the machine's load
         self.file = open(path, "a", buffering=1, encoding="utf-8", opener=private)  # noqa: SIM115 - open as long as the training
@@ -89,13 +89,14 @@ def all_events(path: str | Path) -> Iterator[Event]:
 
 
 def events_named(path: Path, name: str) -> Iterator[Event]:
-    """Iterates over the rare events of a name, without reading those between them."""
+    """Iterates over the rare events of a name, without parsing those between them."""
     beginning = f'{{"event": "{name}"'.encode()  # as `Journal.write` begins such a line
-    with _mapped(path) as content:
-        start = content.find(beginning)
-        while start >= 0:
-            yield from read_events(path, start, at_most_bytes=0)[0]
-            start = content.find(beginning, start + 1)
+    if path.is_file():
+        with open(path, "rb") as file:
+            for line in file:
+                if line.startswith(beginning) and line.endswith(b"\n"):
+                    with contextlib.suppress(ValueError):  # incomplete after a crash
+                        yield strict_json.loads(line)
 
 
 def attempts_in(path: Path) -> int:
@@ -105,24 +106,6 @@ def attempts_in(path: Path) -> int:
 def last_attempt(path: Path) -> Event | None:
     """The line with which the last attempt began."""
     return next(iter(deque(events_named(path, "attempt"), maxlen=1)), None)
-
-
-def _truncate_torn_line(path: Path) -> None:
-    """Of an attempt that crashed."""
-    with _mapped(path) as content:
-        whole = content.rfind(b"\n") + 1
-    if whole < path.stat().st_size:
-        os.truncate(path, whole)
-
-
-@contextlib.contextmanager
-def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
-    """Not line by line, which for a million steps would take longer than the rest of the start."""
-    if not path.is_file() or not path.stat().st_size:
-        yield b""
-    else:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            yield content
 
 
 # --- How a training spends its time: measured by rank 0, written to the journal, and summed up from there.
