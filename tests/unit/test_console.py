@@ -16,8 +16,7 @@ from snakemake.settings.types import OutputSettings
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
 from snakemake_logger_plugin_snaketrain import LogHandler, console_of, running_jobs
-from snakemake_logger_plugin_snaketrain.console import Console
-from snakemake_logger_plugin_snaketrain.display import Display
+from snakemake_logger_plugin_snaketrain.console import Console, Display
 from snakemake_logger_plugin_snaketrain.messages import FAILED, plain_error, short_reason, with_changes
 
 STATS = {"prepare_data": 1, "train_model": 2, "all": 1, "total": 4}

@@ -4,21 +4,22 @@ Jobs write to their logs alone. What is shown of them comes from there and from 
 Snakemake's own messages are complete in its log, `.snakemake/log`, and on the console with `--verbose` and in a dry run.
 """
 
+import io
 import logging
 import os
+import shutil
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Queue
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 
-from snakemake_logger_plugin_snaketrain.display import Display
 from snakemake_logger_plugin_snaketrain.messages import (
     COMMAND_FAILED,
     FAILED,
@@ -44,7 +45,65 @@ LIVE_SECONDS, LOOK_SECONDS = 0.5, 2.0  # between two looks at the running jobs, 
 SECONDS_FOR_EACH = 0.02  # of many jobs: each look asks the file system, and hundreds of them wait in the queue of a cluster
 LONGEST_WAIT_SECONDS = 10.0  # for events that Snakemake has reported, and this has not shown yet
 COLORS, RESET = {logging.ERROR: "\x1b[31m", logging.WARNING: "\x1b[33m"}, "\x1b[0m"
+LINES_OF_OTHERS = 4  # at the bottom of a terminal with more live lines than it can show
 LEFT_OUT = ("resources_info", "job_started", "progress", "group_info", "rulegraph")
+
+
+class Display(io.TextIOBase):
+    """A terminal whose last lines are live, in the place of a stream. Whatever is written replaces the live lines, which are drawn again below it."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+        self.is_live = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._lock = threading.RLock()
+        self._lines: Sequence[str] = ()
+        self._drawn = 0
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            self._erase()
+            self.stream.write(text)
+            if text.endswith("\n"):
+                self._draw()
+            self.stream.flush()
+        return len(text)
+
+    def show(self, lines: Sequence[str]) -> None:
+        """The live lines from now on; none but in a terminal."""
+        with self._lock:
+            self._erase()
+            self._lines = lines if self.is_live else ()
+            self._draw()
+            self.stream.flush()
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # the base class declares an attribute
+        return self.stream.encoding
+
+    def _erase(self) -> None:
+        if self._drawn:
+            self.stream.write(f"\x1b[{self._drawn}F\x1b[J")
+            self._drawn = 0
+
+    def _draw(self) -> None:
+        """Cut, not wrapped: a line that takes two rows could not be erased."""
+        width, height = shutil.get_terminal_size()
+        room = max(1, height - LINES_OF_OTHERS)
+        shown = list(self._lines[:room])
+        if len(self._lines) > room:
+            shown[-1] = f"... and {len(self._lines) - room + 1} more"
+        for line in shown:
+            self.stream.write(f"{line[: width - 1]}\n")
+        self._drawn = len(shown)
 
 
 class Workflow(Protocol):
