@@ -481,30 +481,6 @@ def test_a_job_with_too_few_fit_nodes_is_requeued_once_for_them(job, slurm, step
     assert "a2, a3 failed it before, and nobody has excluded them; giving up" in capsys.readouterr().out
 
 
-@pytest.fixture
-def avoided(monkeypatch) -> dict[str, str]:
-    """What an extra says of nodes that a start may do without."""
-    found: dict[str, str] = {}
-    monkeypatch.setattr(slurm_job, "hooks", lambda *_: [lambda folder: found])
-    return found
-
-
-@pytest.mark.parametrize("slow", [["a1"], ["a1", "a3"]], ids=["one can go", "two cannot"])
-def test_a_slow_node_is_left_out_where_enough_others_are_there(job, steps, avoided, capsys, slow):
-    avoided |= dict.fromkeys(slow, "computed 1.50 times as long as most others")
-    assert job.train([]) == 0 and steps.hosts == [["a2", "a3"]]
-    assert "job 7: a1 computed 1.50 times as long as most others; it is left out" in capsys.readouterr().out
-
-
-def test_a_job_that_is_requeued_starts_without_slow_nodes_and_never_fails_for_them(job, slurm, steps, avoided):
-    avoided["a1"], steps.unfit = "is slow", {"a2": "has no Python", "a3": "has no Python"}
-    assert job.train([]) == 1 and changed(slurm) == ["requeue 7"]
-    assert json.loads((slurm / NODES_TO_EXCLUDE).read_text())["nodes"] == ["a1", "a2", "a3"]
-    again = SlurmJob(Slurm(), "7", slurm, NodeCounts.of("3"), NodeSize(2, 4), Restarts(slurm, 3, 0.01, print), 60)
-    steps.unfit = {}
-    assert again.train([]) == 0 and steps.hosts[-1] == ["a1", "a2", "a3"]  # it was given all of them all the same
-
-
 def test_nothing_is_started_if_the_job_is_ended_while_its_nodes_are_checked(job, steps, monkeypatch):
     monkeypatch.setattr(slurm_job, "unfit_nodes", lambda *_: job.signals.append(signal.SIGTERM) or {})
     assert job.train([]) == 143 and steps.hosts == []

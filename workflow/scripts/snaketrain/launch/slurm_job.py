@@ -2,10 +2,8 @@
 
 import signal
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
-from snaketrain.config.schema.of_extras import hooks
 from snaketrain.config.sizes import NodeCounts
 from snaketrain.launch.node_checks import unfit_nodes
 from snaketrain.launch.slurm_step import NodeSize, Step, StepEnding
@@ -39,7 +37,6 @@ class SlurmJob:
         self.ends_at = self.job.ends_at
         self.dead: set[str] = set()
         self.unfit: set[str] = set()
-        self.avoided: set[str] = set()  # which could be used
         self.refused_since: float | None = None  # SLURM has given no step since then
         # by a later start of the job, which may still be waiting for nodes: this node was cut off, and SLURM has not ended this start yet
         self.replaced = not self.job.hosts or (bool(here and self.job.script_host) and here != self.job.script_host)
@@ -152,7 +149,7 @@ class SlurmJob:
             return False
 
     def usable(self) -> list[str]:
-        return [host for host in self.job.hosts if host not in self.dead | self.unfit | self.avoided]
+        return [host for host in self.job.hosts if host not in self.dead | self.unfit]
 
     def too_few_nodes(self) -> str:
         return f"{len(self.usable())} of {len(self.job.hosts)} nodes left, fewer than {self.nodes.fewest}"
@@ -162,14 +159,6 @@ class SlurmJob:
         for host, problem in found.items():
             self.say(f"{host} {problem}; it is left out")
         self.unfit |= found.keys()
-        for host, why in self.nodes_to_avoid().items():
-            if host in (usable := self.usable()) and len(usable) > self.nodes.fewest:
-                self.say(f"{host} {why}; it is left out")
-                self.avoided.add(host)
-
-    def nodes_to_avoid(self) -> Mapping[str, str]:
-        """What extras say of nodes that a start may do without."""
-        return {host: why for nodes_to_avoid in hooks("launching", "nodes_to_avoid") for host, why in nodes_to_avoid(self.folder).items()}
 
     def start_without_unfit(self) -> int:
         """Requeue the job, unless it was requeued for these nodes before, and was given them again."""
@@ -197,7 +186,7 @@ class SlurmJob:
         """Returns `code`, which SLURM ignores, since it ends this start of the job itself."""
         if self.started_elsewhere():
             return code
-        lost = sorted(self.dead | self.unfit | self.nodes_to_avoid().keys())
+        lost = sorted(self.dead | self.unfit)
         write_json(
             self.folder / NODES_TO_EXCLUDE, {"job": self.job.number, "nodes": lost}
         )  # only a pending job can be told: see snakemake_executor_plugin_slurm_steady/monitor.py

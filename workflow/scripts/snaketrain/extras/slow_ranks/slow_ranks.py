@@ -12,13 +12,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
-from snaketrain.extras.slow_ranks.launching import note
 from snaketrain.models.blocks import blocks
 from snaketrain.runtime.journal import Journal
 from snaketrain.strategies.base import Strategy
@@ -34,12 +32,12 @@ T = TypeVar("T")
 
 
 class SlowRanks(Callback):
-    """On every rank; `folder`: of the run, where the nodes to do without are noted."""
+    """On every rank."""
 
     observes_only = True
 
-    def __init__(self, strategy: Strategy, journal: Journal, folder: Path | None = None):
-        self.strategy, self.journal, self.folder = strategy, journal, folder
+    def __init__(self, strategy: Strategy, journal: Journal):
+        self.strategy, self.journal = strategy, journal
         self.places = all_gather((os.environ.get("SLURMD_NODENAME") or platform.node(), str(strategy.device)))
         self.timer = DeviceTimer() if strategy.device.type == "cuda" else Timer()
         self.forget()
@@ -96,9 +94,6 @@ class SlowRanks(Callback):
             )
         for rank in sorted(self.slow - slow.keys()):
             self.tell(step, f"rank {rank} on {self.places[rank][0]} computes as fast as the others again")
-        if self.folder and self.journal.writes:
-            why = {self.places[rank][0]: f"computed {times:.2f} times as long as most others" for rank, times in slow.items()}
-            note(self.folder, why, [host for host, _ in self.places])
         self.slow = set(slow)
 
     def tell(self, step: int, message: str) -> None:

@@ -1,4 +1,4 @@
-"""A rank that computes more slowly than the others is named, and may not be used at the next start."""
+"""A rank that computes more slowly than the others is named."""
 
 import time
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from snaketrain.extras.slow_ranks.launching import nodes_to_avoid, note
 from snaketrain.extras.slow_ranks.slow_ranks import Timer, times_as_long
 from snaketrain.training.callbacks import Callback, Callbacks
 
@@ -71,11 +70,3 @@ def test_each_callback_gets_the_sums_of_its_own_numbers():
     callbacks = Callbacks([one, none, two])
     callbacks.on_exchange(None, [2 * number for number in callbacks.exchange(None)])
     assert (one.sums, two.sums) == ([2.0], [4.0, 6.0])
-
-
-def test_a_node_stays_noted_until_it_is_measured_again(tmp_path):
-    note(tmp_path, {"node1": "computed twice as long"}, ["node1", "node2"])
-    note(tmp_path, {"node3": "computed thrice as long"}, ["node2", "node3"])
-    assert nodes_to_avoid(tmp_path) == {"node1": "computed twice as long", "node3": "computed thrice as long"}
-    note(tmp_path, {}, ["node1", "node2"])
-    assert nodes_to_avoid(tmp_path) == {"node3": "computed thrice as long"}
