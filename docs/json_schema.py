@@ -61,7 +61,6 @@ def json_schema() -> Schema:
                     {"$ref": "#/$defs/Run"}, "what runs change: nested settings are merged into the sections, dotted ones replace"
                 ),
                 "sweeps": by_name({"$ref": "#/$defs/Sweep"}, "each makes one run of every combination of the values of dotted settings"),
-                "max_runs": {"type": "integer", "minimum": 1, "description": "more runs than this are an error; 10,000 unless given"},
             }
             | {key: by_name({"anyOf": [{"$ref": f"#/$defs/{each.__name__}"} for each in of_key]}, "") for key, of_key in beside.items()}
         ),

@@ -10,7 +10,6 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.files import read_configuration
 from snaketrain.config.runs import read_runs
 from snaketrain.config.sweeps import changes_by_run
-from snaketrain.orchestration.preflight import examine
 
 WRITTEN = [
     (b"data: {name: x}\ntrain:\n  seed: 1\ndata: {name: y}\n", "lines 1 and 4: `data` is given twice"),
@@ -28,13 +27,12 @@ WRITTEN = [
     (b"data: {name: caf\xe9}\n", "line 1: byte 0xe9 is not UTF-8"),
     ("data: {name: x}\n".encode("utf-16"), "line 1: byte 0xff is not UTF-8"),
     (b"a: 1\ndata: {name: a\x00b}\n", "line 2: not YAML"),
-    (b"data: " + b"[" * 3000 + b"]" * 3000, "nested deeper than 60"),
-    (b"data: " + b"{a: " * 3000 + b"1" + b"}" * 3000, "nested deeper than 60"),
+    (b"data: " + b"[" * 3000 + b"]" * 3000, "nested too deeply"),
+    (b"data: " + b"{a: " * 3000 + b"1" + b"}" * 3000, "nested too deeply"),
     (b"- a\n- b\n", 'expects settings with their values, such as `train:`, at the top level, not ["a", "b"]'),
     (b"? [a, b]\n: 1\n", "line 1, column 3: not YAML: found unhashable key"),
     (b"a: !!python/object:os.system {}\n", "line 1, column 4: not YAML: could not determine a constructor"),
     (b"a: 1\n---\nb: 2\n", "line 2, column 1: not YAML"),
-    (b"train: {since: 2024-13-45}\n", "contains an invalid value"),
 ]
 
 
@@ -56,6 +54,11 @@ def test_files_that_cannot_be_read(tmp_path, name):
 def test_merged_anchors_and_repeated_values_are_not_duplicate_keys(tmp_path):
     (tmp_path / "my.yaml").write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\nc: [*a, *a]\n")
     assert read_configuration([tmp_path / "my.yaml"])["b"] == {"x": 3, "y": 2}
+
+
+def test_a_date_is_a_text(tmp_path):
+    (tmp_path / "my.yaml").write_text("data: {where: {day: 2024-01-31}}\n")
+    assert read_configuration([tmp_path / "my.yaml"])["data"] == {"where": {"day": "2024-01-31"}}
 
 
 def test_json_is_read_as_json(tmp_path):
@@ -83,19 +86,6 @@ def test_a_run_may_set_an_alternative_of_a_common_setting():
     assert {name: (run.train.steps, run.train.epochs) for name, run in runs.items()} == {"a": (7, 3), "b": (8, 3), "c": (None, 5)}
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        "a: &a [*a]\n",
-        "a: &a [1,2,3,4,5,6,7,8,9]\n" + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{','.join([f'*{chr(97 + n)}'] * 9)}]\n" for n in range(8)),
-    ],
-)
-def test_endless_aliases_are_an_error(tmp_path, config):
-    (tmp_path / "my.yaml").write_text(config)
-    with pytest.raises(ConfigurationError, match=r"nested deeper than|more than 1,000,000 values"):
-        examine(read_configuration([tmp_path / "my.yaml"]))
-
-
 def test_a_sweep_of_a_million_points_is_refused_at_once():
     axes = {f"train.{name}": list(range(1, 101)) for name in ("seed", "batch_size", "batch_tokens")}
     started = time.process_time()
@@ -104,16 +94,16 @@ def test_a_sweep_of_a_million_points_is_refused_at_once():
     assert time.process_time() - started < limits.seconds(1)
 
 
-@pytest.mark.parametrize("axes", [{"train.seed": 40_000}, {"train.seed": 200, "train.batch_size": 200}])
+@pytest.mark.parametrize("axes", [{"train.seed": 10_000}, {"train.seed": 100, "train.batch_size": 100}])
 def test_expanding_takes_as_long_as_there_are_points(axes):
     def seconds_each(share: float) -> float:
         values = {key: list(range(1, 1 + round(count * share))) for key, count in axes.items()}
         started = time.process_time()
-        runs, problems = changes_by_run({"sweeps": {"s": values}, "max_runs": 10**6})
+        runs, problems = changes_by_run({"sweeps": {"s": values}})
         assert not problems
         return (time.process_time() - started) / len(runs)
 
-    # of 40,000 points and of 400 or 4,000; comparing every name with all others took 100 and 10 times as long
+    # of 10,000 points and of 100 or 1,000; comparing every name with all others took 100 and 10 times as long
     assert min(seconds_each(1) for _ in range(2)) < 5 * max(seconds_each(0.1) for _ in range(3))
 
 

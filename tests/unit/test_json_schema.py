@@ -35,7 +35,7 @@ def test_accepts_ours(schema, file):
     [
         {"train": {"schedule": "cosine", "metrics": ["f1", "accuracy"]}, "data": "films", "datasets": {"films": {"text": "review"}}},
         {"runs": {"plain": None, "wide": {"train": {"batch_size": 64}, "model.arguments.hidden_size": 8, "train.metrics.f1.mode": "max"}}},
-        {"sweeps": {"rate": {"train.learning_rate": [1e-5, 3e-5], "data": ["films", "books"]}}, "max_runs": 3},
+        {"sweeps": {"rate": {"train.learning_rate": [1e-5, 3e-5], "data": ["films", "books"]}}},
         {"search": {"rate": {}, "wide": {"space": {"train.learning_rate": {"low": 1e-6, "high": 1e-3}}}}},
     ],
     ids=str,

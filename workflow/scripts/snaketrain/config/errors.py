@@ -1,7 +1,6 @@
 """Error messages for a wrong configuration: where, what, and what to do."""
 
 import difflib
-import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -138,19 +137,8 @@ def dotted(place: Sequence[object]) -> str:
 
 
 def shown(value: object) -> str:
-    text = json.dumps(_short(value), ensure_ascii=False, default=str)
+    text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _short(value: object) -> object:
-    """The beginning of a value, in printable characters."""
-    if isinstance(value, dict):
-        return {str(_short(key)): _short(inner) for key, inner in itertools.islice(value.items(), 20)}
-    if isinstance(value, list | tuple | set):
-        return [_short(inner) for inner in itertools.islice(value, 20)]
-    if isinstance(value, int) and value.bit_length() > 200:
-        return f"a number of some {int(value.bit_length() * 0.301)} digits"
-    return value[:100].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def no_such(what: str, key: object, known: Sequence[str]) -> str:

@@ -1,7 +1,6 @@
 """Reads configuration files and `--config` from the command line, and reports each error with its line.
 
-Snakemake by itself silently uses the last of two equal keys, and reads every value of `--config` as text. Only plain values of limited depth
-and size are settings.
+Snakemake by itself silently uses the last of two equal keys, and reads every value of `--config` as text.
 """
 
 import json
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from snaketrain.config.errors import ConfigurationError, dotted, shown
+from snaketrain.config.errors import ConfigurationError, shown
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 LONGEST_NAME = 100
@@ -22,6 +21,16 @@ ALTERNATIVES = {
     "train.steps": "train.epochs",
     "train.evaluate_every": "train.evaluations_per_epoch",
     "train.batch_tokens": "train.batch_size",
+}
+
+
+class Loader(yaml.SafeLoader):
+    """Dates are texts, as in the files of data."""
+
+
+Loader.yaml_implicit_resolvers = {
+    first: [each for each in found if each[0] != "tag:yaml.org,2002:timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
 
@@ -105,7 +114,7 @@ def _parsed(text: str, where: str) -> tuple[JsonObject, list[str]]:
     """The settings in a text, and its syntax errors."""
     try:
         found = _json(text)
-        loader = yaml.SafeLoader(text if found is None else text.replace("\t", " "))  # JSON allows tabs between values, YAML does not
+        loader = Loader(text if found is None else text.replace("\t", " "))  # JSON allows tabs between values, YAML does not
         node = loader.get_single_node()
         problems = [f"{where}, {problem}" for problem in _ambiguities(node, loader)] if node else []
         if found is None and not problems:
@@ -119,9 +128,7 @@ def _parsed(text: str, where: str) -> tuple[JsonObject, list[str]]:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         return {}, [f"{where}, line {line}: not YAML: {str(error).splitlines()[0]}. Remove the character."]
     except RecursionError:
-        return {}, [f"{where}: is nested deeper than {DEEPEST} levels. Write it flatter."]
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:  # such as 2024-13-45, which looks like a date
-        return {}, [f"{where}: contains an invalid value: {error}. Put it in quotes."]
+        return {}, [f"{where}: is nested too deeply. Write it flatter."]
     if not problems and not isinstance(found, dict):
         return {}, [f"{where}: expects settings with their values, such as `train:`, at the top level, not {shown(found)}."]
     return found, problems
@@ -141,7 +148,7 @@ def _ambiguities(root: yaml.Node, loader: yaml.SafeLoader) -> Iterator[str]:
     seen: set[int] = set()
     while waiting:
         place, node = waiting.pop()
-        if id(node) in seen or len(place) > DEEPEST:
+        if id(node) in seen:
             continue
         seen.add(id(node))
         if isinstance(node, yaml.ScalarNode):
@@ -168,59 +175,3 @@ def _misread(node: yaml.ScalarNode, loader: yaml.SafeLoader) -> Iterator[str]:
     if node.style is None and node.tag == "tag:yaml.org,2002:int" and READ_AS_ANOTHER.fullmatch(node.value):
         found = loader.construct_object(node)
         yield f'line {node.start_mark.line + 1}: YAML reads `{node.value}` as the number {found}. Write "{node.value}" in quotes, or {found}.'
-
-
-# --- what a configuration may consist of: plain values of limited depth and size
-
-DEEPEST = 60  # levels of nesting
-MOST_VALUES = 1_000_000  # a small file with aliases of aliases can expand without limit
-MOST_BITS = 1000  # of a whole number
-PLAIN = (str, int, float, bool, type(None))
-Place = tuple[object, ...]
-
-
-class TooLarge(Exception):
-    """The configuration is too large or too deep to be checked; the message says which."""
-
-
-def not_plain(config: Json) -> Iterator[tuple[Place, str]]:
-    """Places whose values cannot be settings, and why."""
-    waiting: list[tuple[Place, Json]] = [((), config)]
-    for _ in range(MOST_VALUES):
-        if not waiting:
-            return
-        place, value = waiting.pop()
-        if len(place) > DEEPEST:
-            raise TooLarge(f"{dotted(place[:3])}: is nested deeper than {DEEPEST} levels. Write it flatter.")
-        if isinstance(value, dict):
-            strange = {key for key in value if not isinstance(key, PLAIN) or _unwritable(key)}
-            yield from (((*place, key), f"{shown(key)} is not the name of a setting. Correct it") for key in strange)
-            waiting += [((*place, key), inner) for key, inner in reversed(value.items()) if key not in strange]
-        elif isinstance(value, list):
-            waiting += [((*place, number), inner) for number, inner in reversed(list(enumerate(value)))]
-        elif why := _unwritable(value):
-            yield place, f"{why}. Remove it"
-        elif not isinstance(value, PLAIN):
-            yield place, f"expects a plain value, not {shown(value)}, which YAML reads as a {type(value).__name__}. Put it in quotes"
-    raise TooLarge(f"The file has more than {MOST_VALUES:,} values, perhaps by aliases of aliases. Write out what is meant.")
-
-
-def without(value: Json, places: set[Place]) -> Json:
-    """A copy without the values at these places."""
-    below = {place[0]: {other[1:] for other in places if other[0] == place[0]} for place in places}
-    if isinstance(value, dict):
-        return {key: without(inner, below[key]) if key in below else inner for key, inner in value.items() if () not in below.get(key, ())}
-    if isinstance(value, list):
-        return [without(inner, below[n]) if n in below else inner for n, inner in enumerate(value) if () not in below.get(n, ())]
-    return value
-
-
-def _unwritable(value: object) -> str | None:
-    """Why a value cannot be passed to a command or written to a file, if it cannot."""
-    if isinstance(value, int) and value.bit_length() > MOST_BITS:
-        return "is a number of more than 300 digits"
-    if not isinstance(value, str):
-        return None
-    if "\0" in value:
-        return f"contains a NUL byte: {shown(value)}"
-    return f"contains half of a surrogate pair: {shown(value)}" if any("\ud800" <= letter <= "\udfff" for letter in value) else None

@@ -17,7 +17,6 @@ from pydantic_core import ErrorDetails
 from snaketrain.config.errors import (
     ConfigurationError,
     bad_name,
-    dotted,
     errors_in,
     fields_at,
     near,
@@ -25,7 +24,7 @@ from snaketrain.config.errors import (
     problem,
     shown,
 )
-from snaketrain.config.files import ALTERNATIVES, TooLarge, merged, not_plain, value_at, without, without_alternatives
+from snaketrain.config.files import ALTERNATIVES, merged, value_at, without_alternatives
 from snaketrain.config.other_trainers import from_elsewhere
 from snaketrain.config.schema import Settings
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER, sections_in
@@ -36,7 +35,7 @@ from snaketrain.runtime.strict_json import Json, JsonObject
 
 SECTIONS = tuple(Settings.model_fields)
 WITH_NAMES = ("datasets", "runs", "sweeps", *(extra.KEY for extra in modules("top_level")))  # below them are names that the user gives
-TOP_LEVEL = (*SECTIONS, *WITH_NAMES, "max_runs")
+TOP_LEVEL = (*SECTIONS, *WITH_NAMES)
 CORRECTABLE = ("missing", "value_error")  # these errors depend on several settings, so that a run can correct them
 ROUNDS = 20  # leaving a setting out may cause another error
 STAND_IN = {
@@ -73,14 +72,7 @@ def settings_of(runs: dict[str, Validated]) -> dict[str, Settings]:
 
 def read(config: JsonObject) -> Reading:
     """The settings of every run without the invalid ones, and all errors."""
-    try:
-        strange = list(not_plain(config))
-    except TooLarge as error:
-        return Reading({}, [str(error)])
-    if strange:
-        config = without(config, {place for place, _ in strange})
-    problems = [f"{dotted(place)}: {why}." for place, why in strange]
-    problems += [_no_such_section(key) for key in config if key not in TOP_LEVEL]
+    problems = [_no_such_section(key) for key in config if key not in TOP_LEVEL]
     problems += literal_secrets(config)
     datasets, dataset_errors = _datasets(config)
     changes, found = changes_by_run(config)

@@ -12,7 +12,7 @@ from snaketrain.config.schema import Settings
 from snaketrain.config.schema.of_extras import hooks
 from snaketrain.runtime.strict_json import Json, JsonObject
 
-MOST_RUNS = 10_000  # unless `max_runs` says otherwise
+MOST_RUNS = 10_000
 
 
 class Change(NamedTuple):
@@ -32,12 +32,10 @@ def changes_by_run(config: JsonObject) -> tuple[dict[str, Change], list[str]]:
             problems.append(f"{kind}: expects names with their settings below them, not {shown(given)}.")
             entries[kind] = None
     changes = [Change(str(name), f"runs.{name}", {} if change is None else change) for name, change in (entries["runs"] or {}).items()]
-    most, more = _most_runs(config)
-    problems += more
     for sweep, axes in (entries["sweeps"] or {}).items():
         found = _sweep_errors(str(sweep), axes)
-        if not found and len(changes) + math.prod(map(len, axes.values())) > most:
-            found = [_too_many(str(sweep), axes, len(changes), most)]
+        if not found and len(changes) + math.prod(map(len, axes.values())) > MOST_RUNS:
+            found = [_too_many(str(sweep), axes, len(changes))]
             axes = {key: values[:1] for key, values in axes.items()}  # so that other errors show as well
             changes += _points(str(sweep), axes)
         elif not found:
@@ -51,24 +49,13 @@ def changes_by_run(config: JsonObject) -> tuple[dict[str, Change], list[str]]:
     return named, problems + more
 
 
-def _most_runs(config: JsonObject) -> tuple[int, list[str]]:
-    most = config.get("max_runs")
-    if most is None:
-        return MOST_RUNS, []
-    if isinstance(most, str) and most.isdecimal():
-        most = int(most[:20])
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        return MOST_RUNS, [f"max_runs: expects a number greater than 0, not {shown(most)}."]
-    return most, []
-
-
-def _too_many(sweep: str, axes: dict[str, list[Json]], others: int, most: int) -> str:
+def _too_many(sweep: str, axes: dict[str, list[Json]], others: int) -> str:
     counts = [len(values) for values in axes.values()]
     product = f" ({' x '.join(map(str, counts))})" if len(counts) > 1 else ""
     beside = f" beside {others} other runs" if others else ""
     return (
-        f"sweeps.{sweep}: makes {math.prod(counts):,} runs{product}{beside}, and more than {most:,} are treated as an error. "
-        "Give fewer values, or set max_runs."
+        f"sweeps.{sweep}: makes {math.prod(counts):,} runs{product}{beside}, and more than {MOST_RUNS:,} are treated as an error. "
+        "Give fewer values."
     )
 
 

@@ -33,7 +33,7 @@ TRACKING_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "
 def examine(config: JsonObject) -> dict[str, Settings]:
     """The runs of a configuration, or one error that lists all problems."""
     reading = read(config)
-    problems = [*reading.problems, *(environment_problems(config) if reading.runs else ())]  # no runs: perhaps endless aliases
+    problems = [*reading.problems, *environment_problems(config)]
     seen: set[tuple[str, bytes, frozenset[str]]] = set()  # runs of a sweep share most settings: each combination is checked once
     datasets: dict[str, tuple[Data, set[str]]] = {}
     for name, found in reading.runs.items():
