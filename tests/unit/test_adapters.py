@@ -5,7 +5,6 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
-from snaketrain.checking.optimization import pattern_problems
 from snaketrain.config.runs import read
 from snaketrain.config.schema import Model, Select, Train
 from snaketrain.models.adapters import add_adapters
@@ -38,18 +37,6 @@ def test_other_strategies_are_refused_with_one_line(strategy):
     assert f"model.adapters: was not tested with train.strategy `{strategy}`: use `single`, `ddp` or `fsdp`." in strategy_errors(run)
 
 
-def test_names_that_match_no_module_are_reported_before_any_job():
-    adapters = {"target_modules": ["query", "valeu"], "modules_to_save": ["self.query", "pooling"]}
-    run = (
-        read({"data": DATA, "model": {**ADAPTED, "adapters": adapters}, "train": {"groups": [{"match": "*.lora_B.*"}]}})
-        .runs["default"]
-        .settings
-    )
-    first, second = pattern_problems(run, {"model": BertForSequenceClassification(BertConfig(**SIZE))})
-    assert first == "model.adapters.target_modules: the model has no module 'valeu'. Did you mean 'value'?"
-    assert second.startswith("model.adapters.modules_to_save: the model has no module 'pooling'")
-
-
 def test_defaults_of_new_settings_make_no_result_stale():
     assert "adapters" not in Model().as_json and "average" not in Select().as_json
     assert Model(**ADAPTED).as_json["adapters"]["target_modules"] == ["query"] and Select(average=2).as_json["average"] == 2
@@ -58,6 +45,13 @@ def test_defaults_of_new_settings_make_no_result_stale():
 def adapted(module: nn.Module, **adapters: object) -> nn.Module:
     add_adapters(module, Model(**{**ADAPTED, "adapters": adapters}).adapters.model_dump(), [])
     return module
+
+
+@pytest.mark.parametrize("adapters", [{"target_modules": ["query", "valeu"]}, {"modules_to_save": ["pooling"]}])
+def test_names_that_match_no_module_are_refused(adapters):
+    ((setting, names),) = adapters.items()
+    with pytest.raises(SystemExit, match=f"model.adapters.{setting}: the model has no module .{names[-1]}."):
+        adapted(BertForSequenceClassification(BertConfig(**SIZE)), **({"target_modules": ["query"]} | adapters))
 
 
 def test_tied_weights_are_neither_adapted_nor_trained():

@@ -245,7 +245,6 @@ BY_IMPORTING = [
     ({"train/trainer": {"use": "torch.optim.AdamW"}}, "train.trainer.use: `torch.optim.AdamW` is not a trainer. Derive it from snaketrain.Trainer."),
     ({"train/trainer": {"use": "mine.py:Minr"}}, "train.trainer.use: "),
     ({"model/arguments": {"hidden_size": "wide"}}, "model.arguments.hidden_size: expects a valid integer, not \"wide\"."),
-    ({"model/arguments": {"num_hidden_layers": 0}}, "model.arguments.num_hidden_layers: expects a number greater than 0, not 0."),
     ({"train/optimizer": {"use": "optimizers.py:of_others"}}, "train.optimizer.use: `optimizers.py:of_others` leaves out 1 of the 1 parameters that it is given"),
     ({"train/metrics": {"best": {"use": "top_k_accuracy", "arguments": {"top_k": 0}}}, "data/labels": {0: "a", 1: "b"}}, "train.metrics.best: ", "top_k is 0, but there are 2 classes"),
     ({"train/task": {"use": "text_classification", "arguments": {"class_weights": {"0": -1}}}}, "train.task.arguments.class_weights.0: expects a number greater than or equal to 0, not -1."),

@@ -39,8 +39,7 @@ import sys
 import time
 
 import torch  # noqa: E402
-from snaketrain import Callback, Trainer
-from snaketrain.strategies.ddp import Ddp
+from snaketrain import Callback
 from snaketrain.tasks.metrics import Sum
 
 
@@ -127,16 +126,6 @@ class Underived:
         return 0.0
 
 
-class Forgetful(Ddp):
-    def __init__(self, every=1):
-        super().__init__()
-
-
-class ForgetfulTrainer(Trainer):
-    def __init__(self, limit=1):
-        super().__init__()
-
-
 class Misspelt(Callback):
     def on_steps_end(self, state, outcome): ...
 
@@ -178,14 +167,11 @@ WRONG = [
     (BASE, "train.optimizer", {"use": "torch.optim.AdamW", "arguments": {"eps": -1}}, "train.optimizer: torch.optim.AdamW: Invalid epsilon", "refused by torch"),
     (MODULE, "train.task.arguments.losses.output.use", "mine.py:loss_maker", "train.task", "a factory, not a loss"),
     (MODULE, "train.task.arguments.losses.output.target", "taget", "train.task.arguments.losses.output.target: the data has no field 'taget'. It has: inputs, target", "no such field"),
-    (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"wdth": 2}}, "model.arguments.wdth: no such argument. Did you mean 'width'? It takes: width, depth.", "no argument of a base"),
-    (MODULE, "model", {"use": "mine.py:Keyword", "arguments": {"sizes": 2}}, "model.arguments.sizes: no such argument. Did you mean 'size'?", "no argument that its signature does not name"),
-    (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"depth": "deep"}}, "model.arguments.depth: expects a valid number", "no number"),
+    (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"wdth": 2}}, "model.arguments: `mine.py:Passing`: TypeError: Net.__init__() got an unexpected keyword argument 'wdth'", "no argument of a base"),
+    (MODULE, "model", {"use": "mine.py:Keyword", "arguments": {"sizes": 2}}, "model.arguments: `mine.py:Keyword`: TypeError", "no argument that its signature does not name"),
     (BASE, "train.metrics", {"counted": {"use": "mine.py:Counted"}}, "train.task: `text_classification`: NotImplementedError: Counted must define what it adds up: override `sums`", "a misspelt method"),
     (BASE, "evaluate.metrics", {"counted": {"use": "mine.py:Counted"}}, "train.task: `text_classification`: NotImplementedError: Counted must define", "found after the training"),
     (BASE, "train.metrics", {"counted": {"use": "mine.py:Underived"}}, "train.task: `text_classification`: AttributeError: 'Underived' object has no attribute 'sums'", "has no base class"),
-    (BASE, "train.strategy", {"use": "mine.py:Forgetful", "arguments": {"every": 2}}, "train.strategy.use: the `__init__` of `mine.py:Forgetful` does not take `device` and `precision`. Let it take `**options`", "is not given to its base"),
-    (BASE, "train.trainer", {"use": "mine.py:ForgetfulTrainer", "arguments": {"limit": 2}}, "train.trainer.use: the `__init__` of `mine.py:ForgetfulTrainer` does not take what every trainer is made of. Let it take `*arguments, **options`", "is not given to its base"),
     (BASE, "train.callbacks", ["mine.py:Misspelt"], "train.callbacks.0.use: `mine.py:Misspelt` has a method `on_steps_end`, which is never called. Did you mean 'on_step_end'?", "would do nothing"),
     (BASE, "train.callbacks", ["mine.py:TooFew"], "train.callbacks.0.use: `on_step_end` of `mine.py:TooFew` is called with other arguments. Define it as `def on_step_end(self, state, outcome)`", "fails in the first step"),
     (MODULE, "model.arguments", {"width": 3}, "train.task: `module`: RuntimeError", "other shapes than the target"),

@@ -2,50 +2,34 @@
 
 import contextlib
 import dataclasses
-import dis
 import inspect
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from torch.optim.lr_scheduler import LRScheduler
 
 from snaketrain.checking import Findings
 from snaketrain.checking.planned import SET_BY_DATA, NotPlannable, fetched_or_local
-from snaketrain.config.errors import expectation, nearest, shown
+from snaketrain.config.errors import expectation, nearest
 from snaketrain.config.references import load
 from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Settings
-from snaketrain.config.schema.train import PLATEAU, SET_BY_LENGTH, TORCH_SCHEDULERS
+from snaketrain.config.schema.train import PLATEAU
 from snaketrain.models.pretrained import fields_of, read_config
 from snaketrain.orchestration.named_code import TEXT_TASKS, known_here, named_metrics
 from snaketrain.orchestration.own_files import Reference, references
 from snaketrain.tasks.metric_names import is_short
 from snaketrain.training.trainer import Trainer
 
-SCHEDULER_ARGUMENTS_WITH_SETTINGS = {  # of torch's schedulers
-    "max_lr": "is set by train.learning_rate. Set that instead.",
-    "epochs": "is set by the length of the training. Leave it out.",
-    "steps_per_epoch": "is set by the length of the training. Leave it out.",
-    "total_steps": "is set by the length of the training. Leave it out.",
-    "last_epoch": "is set where a training resumes. Leave it out.",
-    "optimizer": "is passed by the trainer. Leave it out.",
-}
-OF_SCHEDULERS = ("SequentialLR", "ChainedScheduler")
-OF_FUNCTIONS = ("LambdaLR", "MultiplicativeLR")
-WITH_MOMENTUM = ("OneCycleLR", "CyclicLR")
-
-SIZE_FIELD = re.compile(r"(num_|n_|.*_num_).*|.*(_size|_layers|_heads|_dim|_positions|_embeddings)|d_model|d_ff")
-
+PASSING_ON = ("snaketrain.", "torchmetrics.")  # whose classes pass further arguments on to their bases
 OF_TORCHMETRICS = "torchmetrics.metric"  # where the base class of all metrics is
 
 # arguments that the stage itself passes
 OF_STRATEGIES = ("device", "precision")
+OF_SCHEDULES = ("optimizer", "last_epoch", "max_lr", "total_steps", "epochs", "steps_per_epoch")
 OF_TRAINERS = ("state", "data", "train", "plan", "folder", "journals", "options", "settings")
 
 Parameters = dict[str, inspect.Parameter]
@@ -95,33 +79,19 @@ def call_problems(reference: Reference, found: Callable[..., Any]) -> Iterator[s
     if given is None:  # the schema has them
         return
     if reference.setting.endswith("optimizer.use"):
-        yield from optimizer_problems(reference, where, given, found)
+        yield from optimizer_problems(where, given, found)
     elif reference.short_names_in == "training.schedules":
-        yield from schedule_problems(reference, where, given, found)
+        if reference.use == PLATEAU and ".groups." in reference.setting:
+            yield f"{reference.setting}: ReduceLROnPlateau lowers the rates of all groups. Name it as train.schedule."
+        passed = (*OF_SCHEDULES, *(["T_max"] if "T_max" not in given else []), *(["mode"] if reference.use == PLATEAU else []))
+        yield from argument_problems(where, given, found, passed=passed, positional=0 if isinstance(found, type) else 2)
     elif reference.short_names_in == "strategies":
         yield from argument_problems(where, given, found, passed=OF_STRATEGIES)
-        yield from passed_problems(reference, found, "`device` and `precision`", "**options", **dict.fromkeys(OF_STRATEGIES))
     elif reference.setting == "train.trainer.use":
         if isinstance(found, type) and issubclass(found, Trainer):  # what is none is reported as such
             yield from argument_problems(where, given, found, passed=OF_TRAINERS)
-            yield from passed_problems(reference, found, "what every trainer is made of", "*arguments, **options", *OF_TRAINERS)
     else:
         yield from argument_problems(where, given, found, complete=reference.complete)
-
-
-def passed_problems(
-    reference: Reference, found: Callable[..., Any], what: str, how: str, *by_position: object, **by_name: object
-) -> Iterator[str]:
-    """Whether it takes what the stage itself passes, which a user who writes an `__init__` may forget."""
-    try:
-        inspect.signature(found).bind_partial(*by_position, **by_name)
-    except TypeError:
-        yield (
-            f"{reference.setting}: the `__init__` of `{reference.use}` does not take {what}. Let it take `{how}` as well, and begin with "
-            f"`super().__init__({how})`."
-        )
-    except ValueError:  # it has no signature
-        return
 
 
 def hook_problems(where: str, use: str, found: type, base: type) -> Iterator[str]:
@@ -138,49 +108,12 @@ def hook_problems(where: str, use: str, found: type, base: type) -> Iterator[str
             yield f"{where}: `{name}` of `{use}` is called with other arguments. Define it as `def {name}({', '.join(takes)})`."
 
 
-def optimizer_problems(reference: Reference, where: str, given: Mapping[str, object], found: Callable[..., Any]) -> Iterator[str]:
+def optimizer_problems(where: str, given: Mapping[str, object], found: Callable[..., Any]) -> Iterator[str]:
     """The trainer passes the parameters; learning rates and weight decay are settings of their own."""
     for name in given.keys() & ARGUMENTS_WITH_SETTINGS.keys():
         yield f"{where}.{name}: is set by {ARGUMENTS_WITH_SETTINGS[name]}. Set that instead."
-    takes = parameters_of(found)
-    if takes is not None and "lr" not in takes:
-        yield f"{reference.setting}: `{reference.use}` takes no `lr`, as optimizers do. Name an optimizer's class such as torch.optim.AdamW."
-        return
     others = {name: value for name, value in given.items() if name not in ARGUMENTS_WITH_SETTINGS}
     yield from argument_problems(where, others, found, passed=ARGUMENTS_WITH_SETTINGS, positional=1)
-
-
-def schedule_problems(reference: Reference, where: str, given: Mapping[str, object], found: Callable[..., Any]) -> Iterator[str]:
-    if not isinstance(found, type):  # a function of the steps done and of all steps
-        yield from argument_problems(where, given, found, positional=2)
-        return
-    if not issubclass(found, LRScheduler):
-        yield from argument_problems(where, given, found)
-        return
-    if reference.use.startswith(TORCH_SCHEDULERS) and (reason := unsupported(found.__name__, given, reference.setting, where)):
-        yield reason
-        return
-    of_settings = SCHEDULER_ARGUMENTS_WITH_SETTINGS | (
-        {"mode": "follows from select.metric. Leave it out."} if reference.use == PLATEAU else {}
-    )
-    yield from (f"{where}.{name}: {of_settings[name]}" for name in given if name in of_settings)
-    others = {name: value for name, value in given.items() if name not in of_settings}
-    passed = (*of_settings, *(name for name in SET_BY_LENGTH if name not in given))
-    yield from argument_problems(where, others, found, passed=passed)
-
-
-def unsupported(name: str, arguments: Mapping[str, object], setting: str, where: str) -> str | None:
-    """Why a scheduler of torch cannot be used, or not like this."""
-    instead = "of the steps done and of all steps: path/to/file.py:my_schedule."
-    if name in OF_SCHEDULERS:
-        return f"{setting}: {name} takes other schedulers. Write a function {instead}"
-    if name in OF_FUNCTIONS:
-        return f"{setting}: {name} takes a function. Name the function itself, {instead}"
-    if name in WITH_MOMENTUM and arguments.get("cycle_momentum", True):
-        return f"{where}.cycle_momentum: a schedule changes the learning rate alone, not the momentum. Set it to false."
-    if name == "ReduceLROnPlateau" and ".groups." in setting:
-        return f"{setting}: ReduceLROnPlateau lowers the rates of all groups. Name it as train.schedule."
-    return None
 
 
 def short_metric_problems(run: Settings) -> Iterator[str]:
@@ -223,7 +156,7 @@ def argument_problems(
 
 
 def parameters_of(found: Callable[..., Any]) -> Parameters | None:
-    """Those that can be given by keyword; None where it may take any. What a class passes on to its bases counts as well."""
+    """Those that can be given by keyword; None where it may take any. What a class of ours passes on to its bases counts as well."""
     parameters: Parameters = {}
     places = [vars(each)["__init__"] for each in found.__mro__ if "__init__" in vars(each)] if isinstance(found, type) else [found]
     if isinstance(found, type) and (
@@ -241,35 +174,11 @@ def parameters_of(found: Callable[..., Any]) -> Parameters | None:
             return parameters
         bound = list(own.items())[isinstance(found, type) :]
         parameters = {name: each for name, each in bound if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)} | parameters
-        further = next((name for name, each in own.items() if each.kind is each.VAR_KEYWORD), None)
-        if further is None:
+        if not any(each.kind is each.VAR_KEYWORD for each in own.values()):
             return parameters
-        code = getattr(inspect.unwrap(place), "__code__", None)
-        if code is None:
+        if not place.__module__.startswith(PASSING_ON):  # what others do with further arguments, making it tells
             return None
-        taken, uses = list(taken_by(code)), uses_of(further, code)
-        passed_on = "super" in code.co_names and any(each.opname == "CALL_FUNCTION_EX" for each in dis.get_instructions(code))
-        if not uses or uses > len(taken) + passed_on:  # `further["name"]`, `self.further = further`: any name may be right
-            return None
-        parameters |= {name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in taken}
-        if not passed_on:
-            return parameters
     return None
-
-
-def taken_by(code: CodeType) -> Iterator[str]:
-    """The names in `further.pop("name")` and `further.get("name")`, which no signature has."""
-    taking = False
-    for each in dis.get_instructions(code):
-        if taking and each.opname == "LOAD_CONST" and isinstance(each.argval, str):
-            yield each.argval
-        taking = each.argval in ("pop", "get")
-
-
-def uses_of(variable: str, code: CodeType) -> int:
-    """How often code reads a variable; one instruction may read two."""
-    loads = [each.argval for each in dis.get_instructions(code) if each.opname.startswith("LOAD_")]
-    return sum(variable in loaded if isinstance(loaded, tuple) else variable == loaded for loaded in loads)
 
 
 def mismatch(annotation: Any, value: object) -> str | None:
@@ -311,5 +220,3 @@ def field_problems(run: Settings, config: Any) -> Iterator[str]:
             yield f"{where}.{name}: the model's configuration has no such field{nearest(name, fields)} See the model's documentation for all fields."
         elif expected := mismatch(types.get(name, Any), value):
             yield f"{where}.{name}: {expected}."
-        elif SIZE_FIELD.fullmatch(name) and isinstance(value, int | float) and value < 1:
-            yield f"{where}.{name}: expects a number greater than 0, not {shown(value)}."

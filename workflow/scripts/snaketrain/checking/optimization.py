@@ -1,17 +1,15 @@
-"""Whether `train.freeze`, `train.groups` and `model.adapters` match parameters of the model, and whether the learning rates are numbers."""
+"""Whether `train.freeze` and `train.groups` match parameters of the model, and whether the learning rates are numbers."""
 
 import math
-import re
 from collections.abc import Iterator
 from functools import partial
 
 from torch import nn
 
 from snaketrain.checking import Findings
-from snaketrain.config.errors import near, nearest, shown
+from snaketrain.config.errors import near, shown
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Train, Use
-from snaketrain.config.schema.model import Adapters
 from snaketrain.config.schema.train import PLATEAU
 from snaketrain.runtime.credentials import resolved
 from snaketrain.training.optimizers import belongs, matches
@@ -27,49 +25,25 @@ Named = list[tuple[str, str, nn.Parameter]]  # the module, the parameter's name 
 def pattern_problems(run: Settings, modules: dict[str, nn.Module]) -> Iterator[str]:
     """`modules`: as the task builds them, without adapters."""
     named: Named = [(name, key, parameter) for name, module in modules.items() for key, parameter in module.named_parameters()]
-    train = run.train
-    yield from _frozen(train, named)
-    if run.model.adapters:  # the names of adapters are known only in the training
-        yield from adapter_problems(run.model.adapters, sorted({key.rpartition(".")[0] for _, key, _ in named}))
-    else:
-        yield from _groups(train, named)
+    if not run.model.adapters:  # whose names are known only in the training
+        yield from _unknown(run.train, named)
 
 
-def _frozen(train: Train, named: Named) -> Iterator[str]:
-    frozen: set[str] = set()
-    for number, pattern in enumerate(train.freeze):
-        matched = {f"{module}.{key}" for module, key, _ in named if matches(pattern, module, key)}
-        if not matched:
-            yield _unmatched(f"train.freeze.{number}", pattern, named)
-        elif matched <= frozen:
-            yield f"train.freeze.{number}: {shown(pattern)} only matches what an earlier pattern freezes. Remove it."
-        frozen |= matched
-    if train.freeze and len(frozen) == len(named):
-        yield "train.freeze: nothing of the model is left to train. Freeze less."
-
-
-def _groups(train: Train, named: Named) -> Iterator[str]:
-    """Groups that no parameter is left for: the first that matches applies."""
+def _unknown(train: Train, named: Named) -> Iterator[str]:
+    """Patterns that match nothing, and groups that no parameter is left for, since the first that matches applies."""
     taken: dict[int, int] = {}  # by the identity of a parameter, the group
-    trained = [each for each in named if not any(matches(pattern, *each[:2]) for pattern in train.freeze)]
+    given = {f"train.freeze.{n}": pattern for n, pattern in enumerate(train.freeze)}
+    given |= {f"train.groups.{n}.match": group.match for n, group in enumerate(train.groups)}
+    for where, pattern in given.items():
+        if not any(matches(pattern, module, key) for module, key, _ in named):
+            yield _unmatched(where, pattern, named)
     for number, group in enumerate(train.groups):
-        where = f"train.groups.{number}.match"
-        if not any(matches(group.match, module, key) for module, key, _ in named):
-            yield _unmatched(where, group.match, named)
-            continue
-        matched = [parameter for module, key, parameter in trained if belongs(parameter, group, module, key)]
-        earlier = {taken[id(parameter)] for parameter in matched if id(parameter) in taken}
-        if not matched:
-            frozen = any(belongs(parameter, group, module, key) for module, key, parameter in named)
-            of = f" of {group.dimensions} dimensions" if group.dimensions else ""
-            yield f"{where}: {'only frozen parameters match' if frozen else f'no parameter{of} matches'} {shown(group.match)}. Remove the group, or correct it."
-        elif all(id(parameter) in taken for parameter in matched):
-            others = " and ".join(f"train.groups.{each} ({train.groups[each].match!r})" for each in sorted(earlier))
-            yield f"{where}: {shown(group.match)} only matches parameters that {others} takes first. Put this group before it, or remove it."
-        elif group.weight_decay and train.decay != "all" and all(parameter.ndim <= 1 for parameter in matched):
-            yield (
-                f"train.groups.{number}.weight_decay: all parameters that match {shown(group.match)} have one dimension, so that no weight decays. Remove it."
+        matched = [parameter for module, key, parameter in named if belongs(parameter, group, module, key)]
+        if matched and all(id(parameter) in taken for parameter in matched):
+            others = " and ".join(
+                f"train.groups.{each} ({train.groups[each].match!r})" for each in sorted({taken[id(parameter)] for parameter in matched})
             )
+            yield f"train.groups.{number}.match: {shown(group.match)} only matches parameters that {others} takes first. Put this group before it, or remove it."
         for parameter in matched:
             taken.setdefault(id(parameter), number)
 
@@ -79,20 +53,6 @@ def _unmatched(where: str, pattern: str, named: Named) -> str:
     some = ", ".join(names if len(names) <= SHOWN else [*names[: SHOWN // 2], "...", *names[-SHOWN // 2 :]])
     suggestion = f"Did you mean '{found[0]}'? " if (found := near(pattern, names)) else ""
     return f"{where}: no parameter matches '{pattern}'. {suggestion}There are {len(names)}: {some}."
-
-
-def adapter_problems(adapters: Adapters, modules: list[str]) -> Iterator[str]:
-    """Names that match none of the modules that have parameters, by peft's rules."""
-    targets = adapters.target_modules
-    if isinstance(targets, str) and targets != "all-linear" and not any(re.fullmatch(targets, name) for name in modules):
-        yield f"model.adapters.target_modules: no module matches the regular expression {shown(targets)}."
-    ends = {"target_modules": targets if isinstance(targets, list) else [], "modules_to_save": adapters.modules_to_save}
-    inner = {".".join(parts[start:]) for name in modules for parts in [name.split(".")] for start in range(len(parts))}
-    inner |= {name.rpartition(".")[0] for name in inner if "." in name}
-    for setting, wanted in ends.items():
-        for name in wanted:
-            if name not in inner:
-                yield f"model.adapters.{setting}: the model has no module '{name}'{nearest(name, sorted(inner))}"
 
 
 # --- rates

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from snaketrain.config.errors import nearest
 from snaketrain.models.weights import tied_names
 from snaketrain.runtime.strict_json import JsonObject
 
@@ -24,6 +25,10 @@ def add_adapters(module: nn.Module, adapters: JsonObject, untrained: Iterable[st
     """Freeze the module, insert adapters, and train these, `modules_to_save`, and the parameters that pretrained weights lack."""
     from peft import LoraConfig, inject_adapter_in_model
 
+    known = {name.rpartition(".")[2] for name, _ in module.named_modules()}
+    for target in targets if isinstance(targets := adapters["target_modules"], list) else ():
+        if target.rpartition(".")[2] not in known:  # of several, peft would leave it out
+            raise SystemExit(f"model.adapters.target_modules: the model has no module '{target}'{nearest(target, known)}")
     heads = [*adapters["modules_to_save"], *owners(untrained)]
     config = LoraConfig(task_type=task_type(module), **(adapters | {"modules_to_save": None}))
     try:
