@@ -9,7 +9,6 @@ from pydantic import Field
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Data, Section, Settings, Train
 from snaketrain.config.schema.base import is_null
-from snaketrain.config.sweeps import unranked_sweeps
 from snaketrain.data.surveying import classes
 from snaketrain.orchestration.names import data_name
 from snaketrain.runtime.manifests import digest
@@ -52,25 +51,6 @@ def test_a_sweep_is_the_product_of_its_values_named_after_them():
         "rate-learning_rate=0.0001-seed=1",
     ]
     assert (runs["rate-learning_rate=0.0001-seed=0"].train.learning_rate, runs["rate-learning_rate=0.0001-seed=0"].train.seed) == (1e-4, 0)
-
-
-@pytest.mark.parametrize(
-    ("sweep", "settings"),
-    [
-        ({"data.split_seed": [1, 2], "data.limit_dev": [10, 20]}, "data.split_seed, data.limit_dev"),
-        ({"data.dev_fraction": [0.1, 0.2]}, "data.dev_fraction"),
-        ({"data.test_fraction": [0.1, 0.2]}, "data.test_fraction"),
-        ({"data.train": [{"path": "a"}, {"path": "b"}], "data.where": [{"a": "1"}, {}]}, "data.train, data.where"),
-        ({"data.limit_train": [10, 20]}, None),
-        ({"data.limit_dev": [10]}, None),
-        ({"data": ["a", "b"]}, None),
-    ],
-)
-def test_a_sweep_whose_runs_are_not_ranked_is_told(sweep, settings):
-    datasets = {name: {"train": {"path": "train.csv"}, "dev": {"path": f"{name}.csv"}, "tokenizer": {"path": "t"}} for name in "ab"}
-    config = {"data": DATA, "sweeps": {"rate": sweep}, "datasets": datasets}
-    notes = list(unranked_sweeps(config, read_runs(config)))
-    assert len(notes) == bool(settings) and all(f"different development sets ({settings})" in note for note in notes)
 
 
 def test_values_that_cannot_be_in_a_name_are_numbered():

@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from snaketrain.config.errors import bad_name, shown
@@ -127,17 +127,3 @@ def of_dev_sets(runs: Collection[Settings]) -> dict[str, set[str]]:
         "data.limit_dev": {str(run.data.limit_dev) for run in runs},
         "data.dev": {str(run.data.dev) for run in runs},
     }
-
-
-def unranked_sweeps(config: JsonObject, runs: Mapping[str, Settings]) -> Iterator[str]:
-    """Notes about sweeps over the development set of one dataset: they are allowed, but there is no order between their runs."""
-    changes = changes_by_run(config)[0]
-    for name in config.get("sweeps") or {}:
-        of_sweep = [runs[run] for run in runs_of_sweep(str(name), changes)]
-        of_data = [[run for run in of_sweep if run.data.name == data] for data in dict.fromkeys(run.data.name for run in of_sweep)]
-        differing = [setting for of_one in of_data for setting, values in of_dev_sets(of_one).items() if len(values) > 1]
-        if settings := list(dict.fromkeys(differing)):
-            yield (
-                f"sweeps.{name}: its runs have different development sets ({', '.join(settings)}), so that the comparison does not rank those "
-                "of one set against those of another."
-            )
