@@ -382,7 +382,7 @@ def test_patterns_are_checked_against_the_names_of_the_parameters(folder, by_eff
         "train.groups.1.match: no parameter matches 'head.*'",
     ]
     assert "bert.embeddings" in found[0].partition("Did you mean")[2]
-    assert any("nothing of the model is left to train" in problem for problem in problems_of(model | {"train/freeze": ["*"]}))
+    assert any("nothing of the module `model` is left to train" in problem for problem in problems_of(model | {"train/freeze": ["*"]}))
 
 
 def test_an_error_hides_no_other(folder, by_effect):

@@ -25,10 +25,12 @@ from snaketrain.tasks.metric_names import is_short
 from snaketrain.training.trainer import Trainer
 
 PASSING_ON = ("snaketrain.", "torchmetrics.")  # whose classes pass further arguments on to their bases
+OWN = "snaketrain.own."  # modules of files of the user
 OF_TORCHMETRICS = "torchmetrics.metric"  # where the base class of all metrics is
 
 # arguments that the stage itself passes
 OF_STRATEGIES = ("device", "precision")
+WITH_MOMENTUM = ("OneCycleLR", "CyclicLR")
 OF_SCHEDULES = ("optimizer", "last_epoch", "max_lr", "total_steps", "epochs", "steps_per_epoch")
 OF_TRAINERS = ("state", "data", "train", "plan", "folder", "journals", "options", "settings")
 
@@ -81,6 +83,9 @@ def call_problems(reference: Reference, found: Callable[..., Any]) -> Iterator[s
     if reference.setting.endswith("optimizer.use"):
         yield from optimizer_problems(where, given, found)
     elif reference.short_names_in == "training.schedules":
+        if getattr(found, "__name__", "") in WITH_MOMENTUM and given.get("cycle_momentum", True):
+            yield f"{where}.cycle_momentum: a schedule changes the learning rate alone, not the momentum. Set it to false."
+            return
         if reference.use == PLATEAU and ".groups." in reference.setting:
             yield f"{reference.setting}: ReduceLROnPlateau lowers the rates of all groups. Name it as train.schedule."
         passed = (*OF_SCHEDULES, *(["T_max"] if "T_max" not in given else []), *(["mode"] if reference.use == PLATEAU else []))
@@ -176,7 +181,9 @@ def parameters_of(found: Callable[..., Any]) -> Parameters | None:
         parameters = {name: each for name, each in bound if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)} | parameters
         if not any(each.kind is each.VAR_KEYWORD for each in own.values()):
             return parameters
-        if not place.__module__.startswith(PASSING_ON):  # what others do with further arguments, making it tells
+        if not place.__module__.startswith(PASSING_ON) or place.__module__.startswith(
+            OWN
+        ):  # what others do with further arguments, making it tells
             return None
     return None
 
