@@ -1,10 +1,8 @@
 """The metrics of an evaluation against scikit-learn, explicit formulas and manual counts, for every label kind and without one."""
 
-import base64
 import csv
 import json
 import math
-import re
 from contextlib import nullcontext
 from unittest.mock import patch
 
@@ -23,7 +21,7 @@ from sklearn.metrics import (
 )
 
 from snaketrain.evaluation.predictions import named, read_predictions
-from snaketrain.evaluation.results import drawn_in, in_both_themes, write_results
+from snaketrain.evaluation.results import write_results
 from snaketrain.labels.classes import ClassReport
 
 NAMES = ["bad", "fair", "good", "never"]
@@ -278,21 +276,3 @@ def test_calibration_error_is_the_weighted_distance(tmp_path):
     rows = {"probabilities": probabilities, "loss": np.full(4, 0.1)}
     facts = {"label_names": ["no", "yes"], "label_kind": "class", "splits": {"train": {}}}
     assert write(tmp_path, rows, [0, 1, 1, 1], facts)["calibration_error"] == pytest.approx(0.5 * 0.07 + 0.5 * 0.025)
-
-
-@pytest.mark.parametrize("pixels", [False, True])
-def test_a_picture_is_the_same_as_if_it_were_drawn_for_a_dark_page(pixels):
-    """In one drawing only colours differ; pixels are drawn again."""
-    found = {"probability": 0.6, "accuracy": 0.5, "examples": 9}, {"probability": 0.9, "accuracy": 1.0, "examples": 30}
-
-    def draw(axes):
-        ClassReport.draw_reliability(axes, {"reliability": found, "calibration_error": 0.1})
-        for number in range(7):
-            axes.plot([0, number], [1, 2], color=f"C{number}", rasterized=pixels)
-        axes.fill_between([0, 1], [0, 1], [1, 2], color="C1", alpha=0.2)
-        axes.scatter([1], [1], marker="*", color="C2", edgecolors=axes.get_facecolor())
-
-    shown = base64.b64decode(in_both_themes(draw)["dark"].partition("base64,")[2]).decode()
-    ids = re.compile(r'(?<=")[a-z]?[0-9a-f]{10}(?=")|(?<=#)[a-z]?[0-9a-f]{10}')  # digests, of colours as well
-    assert ids.sub("", shown) == ids.sub("", drawn_in("dark", draw))
-    assert ("<image" in shown) == pixels and "#56b4e9" in shown and "#0072b2" not in shown

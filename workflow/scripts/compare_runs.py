@@ -11,7 +11,7 @@ from pathlib import Path
 
 from snaketrain.evaluation import comparing, verdicts
 from snaketrain.evaluation.comparing import FinishedRun, Row
-from snaketrain.evaluation.page import Comparison, Mistakes, draw_curves, mistakes_of, page, picture_of
+from snaketrain.evaluation.page import Comparison, Mistakes, draw_curves, mistakes_of, page
 from snaketrain.evaluation.predictions import Predictions, read_predictions
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import read_manifest, verify, write_text
@@ -97,7 +97,6 @@ def compare(
         [each for each in found if each],
         unfinished,
         stopped,
-        picture_of({runs_root / run["run"] / "training": run["events"] for run in runs}),
     )
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 # of configurations, on the page and wherever else runs are drawn: distinct for the colour-blind (after Okabe and Ito)
 COLOURS = ("#0072B2", "#D55E00", "#007A5A", "#A8508A", "#8A6D00", "#2F8FC4", "#444444")  # dark enough on white
-COLOURS_ON_DARK = ("#56B4E9", "#FF8F3F", "#2FC495", "#E58BC4", "#E5C14B", "#9AD0F5", "#BBBBBB")
 
 
 def colours_of_runs(configurations: Sequence[Sequence[str]]) -> dict[str, str]:

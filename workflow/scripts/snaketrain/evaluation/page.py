@@ -2,26 +2,24 @@
 
 import functools
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import numpy as np
 import pandas as pd
 
 from snaketrain.config.schema.of_extras import hooks
-from snaketrain.evaluation import COLOURS, COLOURS_ON_DARK, comparing
+from snaketrain.evaluation import COLOURS, comparing
 from snaketrain.evaluation.comparing import Curves, FinishedRun, Row, SeedGroup, differing_settings
 from snaketrain.evaluation.predictions import Predictions, labels_and_guesses, named
-from snaketrain.evaluation.results import Axes, Line2D, LineCollection, in_both_themes, plt
+from snaketrain.evaluation.results import Axes, Line2D, LineCollection, as_address, plt
 from snaketrain.labels import label_kinds
 from snaketrain.labels.base import drawable
 from snaketrain.labels.classes import ClassReport
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.journal import Event, all_events
 from snaketrain.runtime.strict_json import JsonObject, is_number, rounded, spoken
 
 VERSIONS = "versions of packages"
@@ -41,7 +39,7 @@ class Mistakes:
     confusion: list[list[int]] | None  # None: too many classes
     confusion_names: list[str]
     confused: list[tuple[str, str, int]]  # instead of the matrix: true, predicted, examples
-    reliability: dict[str, str] | None  # a picture in both themes
+    reliability: str | None  # a picture
     ece: float | None
     hardest: list[dict[str, str]]  # cells by the names of their columns, and maybe a picture as a `data:` address
     order: str  # of the hardest examples, in words
@@ -62,12 +60,15 @@ class Comparison:
     mistakes: Sequence[Mistakes]  # of the best runs
     unfinished: dict[str, str]  # why runs have no result
     stopped: dict[str, str]  # why runs were stopped early
-    shared_steps: str = ""  # an SVG
 
 
 def page(made: Comparison) -> str:
     conceal = functools.cache(hidden)  # many cells have the same text
-    environment = templates(
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: conceal(value) if type(value) is str and not value.startswith(PICTURE) else value,
     )
@@ -96,7 +97,7 @@ def page(made: Comparison) -> str:
         checkpoint_metrics=[name for name in metrics if any(name in each for each in checkpoints)],
         confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), 0.95),
         curves=pictures_of_curves(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
-        colours=list(zip(COLOURS, COLOURS_ON_DARK, strict=True)),
+        colours=COLOURS,
         named=NAMED,
     )
 
@@ -137,11 +138,11 @@ def mistakes_of(run: str, results: JsonObject, predictions: Predictions | None) 
     return made if made.classes or made.reliability or made.hardest else None
 
 
-def reliability_plot(results: JsonObject) -> dict[str, str] | None:
+def reliability_plot(results: JsonObject) -> str | None:
     kind = label_kinds().get(results["kind"])
     if kind is None or not issubclass(kind.report, ClassReport) or not results.get("reliability"):
         return None
-    return in_both_themes(partial(kind.report.draw_reliability, results=results))
+    return as_address(partial(kind.report.draw_reliability, results=results))
 
 
 def most_confused(names: list[str], confusion: np.ndarray) -> list[tuple[str, str, int]]:
@@ -226,10 +227,10 @@ def draw_curves(path: Path, groups: Sequence[SeedGroup], curves: Mapping[str, Cu
     plt.close(picture)
 
 
-def pictures_of_curves(groups: Sequence[SeedGroup], curves: Mapping[str, Curves], metrics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The panels by their titles, each in both themes."""
+def pictures_of_curves(groups: Sequence[SeedGroup], curves: Mapping[str, Curves], metrics: Sequence[str]) -> dict[str, str]:
+    """The panels by their titles."""
     drawn = panels_of(metrics).items()
-    return {title: in_both_themes(partial(draw_panel, name=name, groups=groups, curves=curves)) for name, title in drawn}
+    return {title: as_address(partial(draw_panel, name=name, groups=groups, curves=curves)) for name, title in drawn}
 
 
 def draw_panel(axes: Axes, name: str, groups: Sequence[SeedGroup], curves: Mapping[str, Curves]) -> None:
@@ -241,7 +242,7 @@ def draw_panel(axes: Axes, name: str, groups: Sequence[SeedGroup], curves: Mappi
             mark_chosen(axes, group["members"], several, colour)
     grey = [points for several in seeds[NAMED:] if (points := [(step, statistics.fmean(values)) for step, values in by_step(several)])]
     if len(groups) > NAMED:
-        others = LineCollection(grey, colors=plt.rcParams["grid.color"], linewidths=0.8, zorder=1, label=f"{len(groups) - NAMED} others")
+        others = LineCollection(grey, colors="#b0b0b0", linewidths=0.8, zorder=1, label=f"{len(groups) - NAMED} others")
         axes.add_collection(others)
         axes.autoscale_view()
     if sum(np.size(line.get_xdata()) for line in axes.get_lines()) + sum(map(len, grey)) > MANY:
@@ -273,90 +274,3 @@ def mark_chosen(axes: Axes, members: Sequence[Row], several: list[dict[int, floa
     points = [(step, curve[step]) for step, curve in zip(chosen, several, strict=True) if is_number(curve.get(step))]
     steps, values = [step for step, _ in points], [value for _, value in points]
     axes.scatter(steps, values, marker="*", s=160, color=colour, edgecolors=axes.get_facecolor(), linewidths=0.8, zorder=4)
-
-
-# --- Shared steps: a line for each training, from the step at which it branches off another one to its end.
-
-WIDTH, ROW, LEFT, TOP = 460.0, 24.0, 8.0, 12.0
-LABEL_GAP, CHARACTER = 8.0, 7.5  # between a line and its label, and of a wide font
-JOURNAL = "journal.jsonl"
-
-
-@dataclass(frozen=True)
-class Branch:
-    """The steps that a training took itself."""
-
-    name: str
-    first: int  # the step after which it began; 0: from the start
-    last: int
-    parent: Path | None  # the folder of the training that it continues
-    is_run: bool
-
-    @property
-    def label(self) -> str:
-        return f"{self.name} {self.first} to {self.last}"
-
-
-def picture_of(trainings: dict[Path, list[Event]]) -> str:
-    """As an SVG of its own, from the journals of runs by their folders; empty where no training has taken over steps of another."""
-    found = branches_of(trainings)
-    if not any(branch.parent in found for branch in found.values()):
-        return ""
-    rows, longest = rows_of(found), max(branch.last for branch in found.values()) or 1
-
-    def x(step: int) -> float:
-        return LEFT + WIDTH * step / longest
-
-    def y(folder: Path) -> float:
-        return TOP + ROW * rows[folder]
-
-    lines = [(found[folder], y(folder), y(found[folder].parent or folder)) for folder in rows]
-    width = max(x(branch.last) + LABEL_GAP + CHARACTER * len(branch.label) for branch in found.values())
-    template = templates().get_template("shared_steps.svg.jinja")
-    return template.render(lines=lines, x=x, width=width, height=TOP + ROW * len(lines), gap=LABEL_GAP)
-
-
-def branches_of(trainings: dict[Path, list[Event]]) -> dict[Path, Branch]:
-    """By their folders. A training of no run, or an earlier one that was reused, is read from the journal in its folder, if that is there."""
-    found: dict[Path, Branch] = {}
-    seen, left = set(trainings), list[tuple[Path, Iterable[Event]]](trainings.items())
-    while left:
-        folder, events = left.pop(0)
-        found[folder] = branch = branch_of(folder, events, folder in trainings)
-        if branch.parent and branch.parent not in seen and (branch.parent / JOURNAL).is_file():
-            seen.add(branch.parent)
-            left.append((branch.parent, all_events(branch.parent / JOURNAL)))
-    return {folder: branch if branch.parent in found else replace(branch, parent=None) for folder, branch in found.items()}
-
-
-def branch_of(folder: Path, events: Iterable[Event], is_run: bool) -> Branch:
-    first, last, parent = 0, 0, None
-    for event in events:
-        if event.get("event") == "reused":
-            first, parent = event["step"], Path(event["training"])
-        last = max(last, event.get("step") or 0)
-    # the run that the training is of, or what else has one
-    name = f"{folder.parents[1].name}, before" if folder.parent.name == "superseded" else folder.parent.name
-    return Branch(name, first, last, parent, is_run)
-
-
-def rows_of(found: dict[Path, Branch]) -> dict[Path, int]:
-    """The row of each training in the picture, below that of the one that it leaves."""
-    rows: dict[Path, int] = {}
-
-    def place(folder: Path) -> None:
-        if folder not in rows:
-            rows[folder] = len(rows)
-            for each in sorted(found, key=lambda each: (-found[each].first, found[each].name)):
-                if found[each].parent == folder:
-                    place(each)
-
-    # of two of which each was trained from an earlier version of the other, any is the first
-    for folder in sorted(found, key=lambda folder: found[folder].parent is not None):
-        place(folder)
-    return rows
-
-
-def templates(**options: Any) -> jinja2.Environment:
-    folder = jinja2.FileSystemLoader(Path(__file__).parent)
-    return jinja2.Environment(loader=folder, autoescape=True, trim_blocks=True, lstrip_blocks=True, **options)

@@ -1,15 +1,14 @@
 """Writes the results of an evaluation on one split, for any task: metrics, a table of predictions, and a figure.
 
-Also configures matplotlib for all plots: no display, names drawn literally, and light and dark versions for pages.
+Also configures matplotlib for all plots: no display, names drawn literally, and pictures for pages.
 """
 
 import base64
 import csv
 import io
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -20,13 +19,13 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from snaketrain.evaluation import COLOURS, COLOURS_ON_DARK
+from snaketrain.evaluation import COLOURS
 from snaketrain.labels import label_kinds
 from snaketrain.labels.base import Report, drawable
 from snaketrain.runtime.manifests import digest, write_json
 from snaketrain.runtime.strict_json import Json, JsonObject, rounded
 
-__all__ = ["Axes", "Line2D", "LineCollection", "in_both_themes", "plt"]
+__all__ = ["Axes", "Line2D", "LineCollection", "as_address", "plt"]
 
 Rows = dict[str, np.ndarray]  # what the task predicts, by name; a row for each example
 Table = dict[str, list[Json]]  # columns of the prepared data
@@ -128,39 +127,18 @@ def flat(rows: Rows, left_out: tuple[str, ...]) -> Rows:
 matplotlib.use("Agg")
 # it would parse a label such as `$_{bad$` as a formula, and fail
 plt.rcParams.update({"text.parse_math": False, "text.usetex": False, "axes.formatter.use_mathtext": False})
+plt.rcParams.update(dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#1a1a1a"))
+plt.rcParams.update({"axes.prop_cycle": cycler(color=COLOURS), "svg.hashsalt": "snaketrain"})
 
 
-def theme(ink: str, paper: str, grey: str, colours: tuple[str, ...]) -> dict[Any, Any]:  # matplotlib lists all names as the type
-    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
-    papers = ("figure.facecolor", "axes.facecolor", "savefig.facecolor", "legend.facecolor")
-    return {**dict.fromkeys(inked, ink), **dict.fromkeys(papers, paper), "grid.color": grey, "axes.prop_cycle": cycler(color=colours)}
-
-
-LIGHT, DARK = ("#1a1a1a", "#ffffff", "#b0b0b0"), ("#e6e6e6", "#15181c", "#767676")
-THEMES = {"light": theme(*LIGHT, COLOURS), "dark": theme(*DARK, COLOURS_ON_DARK)}
-COLOUR = re.compile("#[0-9a-f]{6}")
-ON_DARK = {light.lower(): dark.lower() for light, dark in zip((*LIGHT, *COLOURS), (*DARK, *COLOURS_ON_DARK), strict=True)}
-plt.rcParams.update(THEMES["light"])
-
-
-def in_both_themes(draw: Callable[[Axes], None]) -> dict[str, str]:
-    """A drawing as SVG for a light and for a dark page, as `data:` addresses. `C0`, `C1` ... are the colours of either."""
-    light = drawn_in("light", draw)
-    # pixels cannot be given other colours as texts and lines can
-    dark = drawn_in("dark", draw) if "<image" in light else COLOUR.sub(lambda found: ON_DARK.get(found[0], found[0]), light)
-    return {
-        name: f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}" for name, svg in (("light", light), ("dark", dark))
-    }
-
-
-def drawn_in(name: str, draw: Callable[[Axes], None]) -> str:
-    with plt.rc_context({**THEMES[name], "svg.hashsalt": "snaketrain"}):
-        figure, axes = plt.subplots(figsize=(5, 4), layout="constrained")
-        draw(axes)
-        file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None}, dpi=150)
-        plt.close(figure)
-    return file.getvalue()
+def as_address(draw: Callable[[Axes], None]) -> str:
+    """A drawing as SVG, as a `data:` address. `C0`, `C1` ... are the colours."""
+    figure, axes = plt.subplots(figsize=(5, 4), layout="constrained")
+    draw(axes)
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", metadata={"Date": None}, dpi=150, transparent=True)
+    plt.close(figure)
+    return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def draw(path: Path, results: JsonObject, labels: np.ndarray, rows: Rows) -> None:
