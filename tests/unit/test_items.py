@@ -14,7 +14,6 @@ from snaketrain.orchestration import code_digest
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.manifests import Manifest
-from snaketrain.tracking import tracked
 from snaketrain.training.building import build, make_task
 
 SOURCE = """
@@ -105,7 +104,6 @@ def test_a_test_set_alone_is_not_split(here):
     facts, splits = prepared(here, train=None, test={"use": "mine.py:Squares", "arguments": {"count": 7}})
     assert [facts["splits"][split]["examples"] for split in ("train", "dev", "test")] == [0, 0, 7]
     assert numbers(splits["test"]) == list(range(7)) and facts["label_names"] == ["even", "odd"]
-    assert "inputs" in tracked.schema(facts)["mlflow_tensorspec"]["features"]
     manifest = Manifest("prepare_data", "", {}, {}, {}, facts, path=str(here / "manifest.json"))
     assert len(open_items(manifest, "train", seed=1)) == 0
 
@@ -198,15 +196,6 @@ def test_the_code_of_a_dataset_makes_its_stages_stale(here):
         (here / file).write_text(old + "\n# a remark\n")
         assert found == list(stale)
         assert {stage: planned(stage) for stage in stages} == before
-
-
-def test_fields_are_tensors_in_mlflow(here):
-    from mlflow.data.schema import TensorDatasetSchema
-
-    reported = tracked.schema(prepared(here, "mine.py:Noisy")[0])
-    features = TensorDatasetSchema.from_dict(reported).features
-    assert features.input_names() == ["drawn", "training", "number"]
-    assert [spec.shape for spec in features.inputs] == [(-1, 3), (-1,), (-1,)]
 
 
 def test_a_task_that_needs_text_refuses_items(here):

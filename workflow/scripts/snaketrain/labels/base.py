@@ -249,7 +249,6 @@ class LabelKind:
     head: Head
     report: type[Report]
     has_classes: bool = True  # whether `data.labels` may name classes
-    mlflow_type: str = "long"  # of a label, in the schema of a data set
     served: bool = False  # whether a label and its probability are an answer, as of a model that MLflow serves
 
 

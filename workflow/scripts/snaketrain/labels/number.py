@@ -188,4 +188,4 @@ class NumberReport(Report):
         axes.grid(alpha=0.3)
 
 
-KIND = LabelKind("number", NumberParser, NumberTally, NumberHead(), NumberReport, has_classes=False, mlflow_type="double")
+KIND = LabelKind("number", NumberParser, NumberTally, NumberHead(), NumberReport, has_classes=False)

@@ -227,4 +227,4 @@ class SeveralClassesReport(ClassReport):
         axes.legend(loc="lower right")
 
 
-KIND = LabelKind("classes", SeveralClassesParser, SeveralClassesTally, SeveralClassesHead(), SeveralClassesReport, mlflow_type="string")
+KIND = LabelKind("classes", SeveralClassesParser, SeveralClassesTally, SeveralClassesHead(), SeveralClassesReport)

@@ -27,10 +27,9 @@ from snaketrain.tracking import tracked, views
 from snaketrain.tracking.mlflow_store import NOTE, ExperimentDeleted, Store, training_run
 from snaketrain.tracking.stage_results import Evaluated, Sent, StageRuns, has_ended
 from snaketrain.tracking.tracked import MODE, Problem, first_line, run_address
-from snaketrain.tracking.views import TrainingRow, labels, short_name
+from snaketrain.tracking.views import TrainingRow, labels
 
 ASK_EVERY_SECONDS = 30  # which SLURM jobs have ended
-CHECK_EVERY_SECONDS = 30  # whether what was sent to MLflow is still there
 RETRY_SECONDS = 10  # after which a run that could not be recorded is tried again
 OF_ONE_RUN = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "INVALID_STATE")  # errors of MLflow
 MOST_REPORTS = 10  # of failed ranks that are sent
@@ -67,7 +66,6 @@ class Follower:
         self._labels: dict[str, dict[str, str]] = {}  # by run id
         self.ends: dict[Path, RunEnd] = {}  # of the runs that have ended
         self.failed: dict[Path, tuple[Problem, float]] = {}  # why runs could not be recorded, and when they are tried again
-        self._checked = time.monotonic()
 
     def forget(self) -> None:
         """Look everything up in MLflow again."""
@@ -75,13 +73,6 @@ class Follower:
         self.rows.clear()
         self._views.clear()
         self._labels.clear()
-
-    def has_lost_its_runs(self, check_now: bool = False) -> bool:
-        """Whether the store was emptied or experiments were deleted. Checked every CHECK_EVERY_SECONDS, and at the end."""
-        if not check_now and time.monotonic() - self._checked < CHECK_EVERY_SECONDS:
-            return False
-        self._checked = time.monotonic()
-        return not self.store.still_holds(next(iter(rows.values())).run_id for rows in self.rows.values())
 
     def runs(self) -> list[Path]:
         return sorted(path.parent for path in self.results.glob("*/*/training/run.json"))
@@ -152,18 +143,16 @@ class Follower:
                 sent.write(training)
 
     def label(self) -> None:
-        """Update what depends on all runs of an experiment: its views, and the configuration, name and colour of each run."""
+        """Update what depends on all runs of an experiment: its views, and the configuration and colour of each run."""
         for experiment, rows_by_name in self.rows.items():
             rows = list(rows_by_name.values())
             if self._views.get(experiment) != (tags := views.tags(rows)):
                 for name, value in tags.items():
                     self.store.client.set_experiment_tag(self.store.experiment(experiment), name, value)
                 self._views[experiment] = tags
-            names = {row.run_id: row.name for row in rows}
             for run_id, labelled in labels(rows).items():
                 if self._labels.get(run_id, labelled if self.store.had_tags(run_id, labelled) else None) != labelled:
                     self.store.tags(run_id, labelled)
-                    self.store.rename(run_id, names[run_id], short_name(names[run_id]))
                 self._labels[run_id] = labelled
 
     def addresses(self, ui: str) -> list[str]:
@@ -194,9 +183,8 @@ class Follower:
         if run.get("data"):
             self.store.dataset(sent.run_id, **tracked.dataset(run, prepared))
             tags |= {"pipeline.data": str(run["data"]["content"])} | ({"pipeline.data_run_id": data_run_id} if data_run_id else {})
-        known, experiment_id = self.store.get(sent.run_id).data.tags.get(NOTE), self.store.experiment(experiment) if data_run_id else None
-        if not known or known == tracked.note(run, experiment_id, data_run_id, {}):  # otherwise a user may have edited it
-            tags[NOTE] = tracked.note(run, experiment_id, data_run_id, several)
+        if NOTE not in self.store.get(sent.run_id).data.tags:  # otherwise a user may have edited it
+            tags[NOTE] = tracked.note(run, self.store.experiment(experiment) if data_run_id else None, data_run_id)
         self.store.tags(sent.run_id, tags)
         for file in ("run.json", "packages.txt", "code.diff", *map(copy_of, own_files(run["code"]))):
             self.store.artifact(sent.run_id, training / file, str(Path("training", file).parent))
@@ -234,9 +222,7 @@ class Follower:
             failed = sorted((training / "logs/failed").glob("*/rank-*.txt"), key=lambda path: path.stat().st_mtime)
             for log in [*(training / "logs").glob("rank-0.log"), *failed[-MOST_REPORTS:]]:
                 self.store.tail(sent.run_id, log, "logs")
-        known = self.store.get(sent.run_id).data.tags
-        note = tracked.with_ending(known.get(NOTE, ""), known.get(tracked.END, ""), hidden(why))
-        self.store.tags(sent.run_id, tracked.attempts(state, why) | ({NOTE: note} if note != known.get(NOTE, "") else {}))
+        self.store.tags(sent.run_id, tracked.attempts(state, why))
         self.store.status(sent.run_id, status, state["time"])
         sent.status = token
 

@@ -142,8 +142,6 @@ class Beside(Protocol):
 
     def finish(self, follower: "Follower", uri: str, note: Callable[[str], None]) -> str | None: ...  # what went wrong, if anything did
 
-    def forget(self) -> None: ...  # MLflow has lost what it held
-
     def stop(self) -> None: ...  # another follower does it now
 
 
@@ -191,12 +189,6 @@ class Loop:
         try:
             self.lease.check()
             follower = self.follower = self.follower or self._connect()
-            if follower.store.is_replaced():
-                self._start_again(last)
-            if follower.has_lost_its_runs(check_now=last):
-                follower.forget()
-                for each in self.beside:
-                    each.forget()
             problem = self._update(follower, last)
             if self.local and (warning := self.local.copy(complete=True) if last else self.local.copy_when_due()):
                 warn(warning)
@@ -214,6 +206,7 @@ class Loop:
         if last:
             follower.jobs.asked_at = None  # ask SLURM again
             follower.failed.clear()  # and try all runs again
+            follower.forget()  # sent again is what MLflow has lost meanwhile
         problem = follower.update_all(self._note if last else lambda doing: None)
         for end in follower.ends.values():
             self.on_end.notify(end, last)
@@ -234,12 +227,6 @@ class Loop:
             return Follower(self.options.results, Store(self.options.uri, self.lease.check))
         self.local = self.open_elsewhere(self.options.results, self.lease.check)
         return Follower(self.options.results, Store(self.local.uri, self.lease.check, self.local.artifacts))
-
-    def _start_again(self, last: bool) -> None:
-        """The database was deleted or replaced. MLflow keeps its connections to the old one, and cannot be made to drop them."""
-        warn("the database was deleted or replaced: starting again, and sending all that the files contain")
-        self.lease.release()
-        os.execv(sys.executable, [*sys.orig_argv, *(["--once"] if last else [])])
 
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds

@@ -6,17 +6,15 @@ import logging
 import os
 import shlex
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModel, Metric, Param, Run, RunTag, ViewType
-from mlflow.exceptions import MlflowException
 from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH as ARTIFACTS
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS as LOGGED_ARTIFACTS
-from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME as RUN_NAME
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
@@ -26,6 +24,7 @@ from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked
 from snaketrain.tracking.database import SQLITE
 from snaketrain.tracking.tracked import LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG, Point, allowed, cut, five_digits, folder_name, milliseconds
+from snaketrain.tracking.views import short_name
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE, RUNS_AT_ONCE = 100, 1000, 1000
 RUN_KEY, PARENT, NOTE = "pipeline.run_key", "mlflow.parentRunId", "mlflow.note.content"
@@ -62,7 +61,6 @@ class Store:
         self._runs: dict[str, str | None] = {}  # by key
         self._looked_up: set[tuple[str, str]] = set()
         self.as_found: dict[str, dict[str, str]] = {}  # the tags of runs when they were looked up, by id
-        self._opened = self._file()
 
     @property
     def client(self) -> MlflowClient:
@@ -76,28 +74,6 @@ class Store:
         self._runs.clear()
         self._looked_up.clear()
         self.as_found.clear()
-
-    def is_replaced(self) -> bool:
-        """Whether the database that was opened is gone, or is another file now."""
-        return self._file() != self._opened
-
-    def _file(self) -> tuple[int, int] | None:
-        with contextlib.suppress(OSError):
-            found = self.database.stat() if self.database else None
-            return found and (found.st_dev, found.st_ino)
-        return None
-
-    def still_holds(self, run_ids: Iterable[str]) -> bool:
-        """Whether the experiments and these runs still exist as they were looked up."""
-        try:
-            known = [self.client.get_experiment(each) for each in self._experiments.values()]
-            runs = [self.get(run_id) for run_id in run_ids]
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            return False
-        stages = {each.lifecycle_stage for each in known} | {run.info.lifecycle_stage for run in runs}
-        return stages <= {"active"} and [each.name for each in known] == list(self._experiments)
 
     def experiment(self, name: str) -> str:
         name = hidden(name)
@@ -145,12 +121,6 @@ class Store:
         for start in range(0, len(new), PARAMS_AT_ONCE):
             self.client.log_batch(run_id, params=new[start : start + PARAMS_AT_ONCE])
 
-    def rename(self, run_id: str, name: str, shorter: str) -> None:
-        """Shorten its name, unless a user has given it another one."""
-        found = self.as_found.get(run_id, {}).get(RUN_NAME, hidden(name))
-        if name != shorter and found == hidden(name) == self.get(run_id).info.run_name:
-            self.client.update_run(run_id, name=hidden(shorter))
-
     def had_tags(self, run_id: str, tags: dict[str, str]) -> bool:
         """When it was looked up."""
         return cut_tags(tags).items() <= self.as_found.get(run_id, {}).items()
@@ -180,8 +150,8 @@ class Store:
         elif self.get(run_id).info.status != "RUNNING":
             self.client.update_run(run_id, status="RUNNING")
 
-    def dataset(self, run_id: str, name: str, digest: str, source: str, schema: str, profile: str) -> None:
-        entity = Dataset(hidden(name), digest, "local", hidden(source), schema, hidden(profile))
+    def dataset(self, run_id: str, name: str, digest: str, source: str, profile: str) -> None:
+        entity = Dataset(hidden(name), digest, "local", hidden(source), profile=hidden(profile))
         self.client.log_inputs(run_id, [DatasetInput(entity, [InputTag("mlflow.data.context", "training")])])
 
     def artifact(self, run_id: str, file: Path, folder: str | None = None) -> None:
@@ -254,4 +224,4 @@ def run_key(results: Path, stage: str, identity: str, run: str | None = None) ->
 def training_run(results: Path, run: JsonObject, store: Store) -> str | None:
     """The id of a training's run in MLflow, created if there is none; None if a user has deleted it."""
     key = run_key(results, "train", run["identity"], run["run"])
-    return store.run(tracked.experiment_of(run), key, run["run"], run["started"], {})
+    return store.run(tracked.experiment_of(run), key, short_name(run["run"]), run["started"], {})

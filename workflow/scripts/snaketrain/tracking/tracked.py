@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snaketrain.evaluation.comparing import baseline
-from snaketrain.labels import label_kinds
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import Event
@@ -68,7 +67,6 @@ TIME = "training/time.json"  # an artifact: what the wall time was spent on
 SAMPLES = "training/samples.json"  # an artifact: texts that the model generated in the evaluations of the training
 MOST_SAMPLES = 400  # the last ones
 REPEATED = ("confidence", "examples", "majority_accuracy")  # stated by the settings, the data's run, and the baseline
-LONGEST_REASON = 500
 Point = tuple[str, float, float, int]
 
 
@@ -150,28 +148,13 @@ def of_several(run: JsonObject, training: Path) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def note(run: JsonObject, experiment_id: str | None, data_run_id: str | None, several: dict[str, str]) -> str:
+def note(run: JsonObject, experiment_id: str | None, data_run_id: str | None) -> str:
+    """The description of a run: what the configuration says of it, and its data."""
     data = run.get("data") or {}
-    text = f"{data.get('name', '')} `{data.get('content', '')}`"
+    name = str(data.get("name", ""))
     if data_run_id:
-        text = f"[{data.get('name')}]({run_address('', str(experiment_id), data_run_id).removeprefix('/')}) `{data.get('content')}`"
-    also = [f"It began with the selected model of {several['pipeline.trained_from']}"] if "pipeline.trained_from" in several else []
-    also += [f"Mixed: {several['pipeline.mixed']}"] if "pipeline.mixed" in several else []
-    also += [f"It {several['pipeline.took_over']}"] if "pipeline.took_over" in several else []
-    return "\n\n".join(part for part in (run.get("notes") or "", *(f"{each}." for each in also), f"Data: {text}" if data else "") if part)
-
-
-def with_ending(note: str, before: str, now: str) -> str:
-    """The description of a run; unless the run finished, it begins with how it ended. `before`: the ending that the description has now."""
-    return ending(now) + note.removeprefix(ending(before))
-
-
-def ending(why: str) -> str:
-    """The first paragraph of a description: `Failed: <message>`."""
-    if not why.startswith(("failed", "killed", "stopped")):
-        return ""
-    line = re.sub(r"([\\`*<>\[\]])", r"\\\1", " ".join(why.split())[:LONGEST_REASON])  # not as markdown
-    return f"{line[:1].upper()}{line[1:]}\n\n"
+        name = f"[{name}]({run_address('', str(experiment_id), data_run_id).removeprefix('/')})"
+    return "\n\n".join(part for part in (run.get("notes"), f"Data: {name} `{data['content']}`" if data else "") if part)
 
 
 def reason(reasons: JsonObject, stage: str) -> dict[str, str]:
@@ -248,22 +231,8 @@ def dataset(run: JsonObject, prepared: Manifest | None) -> dict[str, str]:
         "name": str(data.get("name") or "data"),
         "digest": str(data["content"])[:36],
         "source": json.dumps({"uri": str(data.get("path", ""))}),
-        "schema": json.dumps(schema(facts)),
         "profile": strict_json.dumps({key: value for key, value in profile.items() if value is not None}),
     }
-
-
-def schema(facts: JsonObject) -> JsonObject:
-    """The schema of an example: a text and its label, or the fields of a dataset class."""
-    if "datasets" in facts:
-        of_splits = (split["fields"] for split in facts["splits"].values() if "fields" in split)  # empty splits have none
-        fields: JsonObject = next(of_splits, {})
-        specs = {name: {"dtype": field["type"], "shape": [-1, *field["shape"]]} for name, field in fields.items()}
-        features = [{"name": name, "type": "tensor", "tensor-spec": spec} for name, spec in specs.items()]
-        return {"mlflow_tensorspec": {"features": json.dumps(features), "targets": None}}
-    kind = label_kinds().get(str(facts.get("label_kind")))
-    label = kind.mlflow_type if kind else "long"
-    return {"mlflow_colspec": [{"type": "string", "name": "text", "required": True}, {"type": label, "name": "label", "required": True}]}
 
 
 def follows(later: Manifest, earlier: Manifest) -> bool:

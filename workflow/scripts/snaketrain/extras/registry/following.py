@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from snaketrain.config.schema import Tracking
     from snaketrain.tracking.following import Follower
 
-PROGRAM = Path(__file__).with_name("register_model.py")
+PROGRAM = Path(__file__).with_name("registering.py")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +60,6 @@ class Registrar:
             last = (self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["the process was killed"])[-1]
             return f"the best model could not be registered: {last[:300]} (full log: {self.log})"
         return None
-
-    def forget(self) -> None:
-        self.asked.clear()
 
     def stop(self) -> None:
         if self.process and self.process.poll() is None:

@@ -1,8 +1,11 @@
-"""Registers the best model of a run with MLflow, which can serve it, if it beats the models registered before."""
+"""Register the best model of each run in MLflow, which can serve it, if it beats the models registered before. The follower does this."""
 
+import argparse
 import json
 import logging
+import os
 import shutil
+import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -15,7 +18,10 @@ from mlflow.models import Model
 from mlflow.types import ColSpec, Schema
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # the package's folder
+
 from snaketrain.labels import label_kinds
+from snaketrain.runtime.credentials import hidden, hide_in_tracebacks, resolved
 from snaketrain.runtime.manifests import read_manifest, read_result, write_checked, write_json
 from snaketrain.runtime.stages import by_name
 from snaketrain.runtime.strict_json import Json, JsonObject
@@ -263,3 +269,18 @@ def add_example(described: Model, folder: Path, example: Json) -> None:
     for name, content in zip(kept.values(), (example, {"inputs": example}), strict=True):
         write_json(folder / name, content)
     described.saved_input_example_info = {"type": "json_object", **kept}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="FOLDER", help="folders of runs, such as results/runs/baseline")
+    parser.add_argument("--uri", required=True, help="MLflow server or database")
+    args = parser.parse_args()
+    os.nice(10)  # trainings may be running on this machine
+    hide_in_tracebacks()
+    for name, reason in register_best(list(filter(is_servable, args.runs)), Store(resolved(args.uri))).items():
+        print(hidden(f"{name}: {reason}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -215,4 +215,4 @@ class TagsReport(Report):
         return [[self.names[number] for number in label if number is not None] if label is not None else [] for label in labels]
 
 
-KIND = LabelKind("tags", TagsParser, TagsTally, TagsHead(), TagsReport, mlflow_type="string")
+KIND = LabelKind("tags", TagsParser, TagsTally, TagsHead(), TagsReport)
