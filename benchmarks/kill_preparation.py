@@ -2,7 +2,7 @@
 
     python benchmarks/kill_preparation.py --trials 20
 
-A small text in two shards, whose classes are found; the jobs of a real workflow, by the commands in their logs. Only trials in which the
+A small text in two shards; the jobs of a real workflow, by the commands in their logs. Only trials in which the
 job was killed after it had begun its work and before it ended count; the others are counted separately and replaced.
 """
 
@@ -28,8 +28,6 @@ from snaketrain.runtime.manifests import file_digest, read_manifest
 FILES, BYTES = 4, 4e5
 MOST_MISSES = 10  # for each trial
 WORKS_IN = {  # where a job makes its results; below the data set's folder
-    "survey_shard": "surveys/{shard}",
-    "decide_classes": "classes",
     "prepare_shard": "shards/{shard}",
     "prepare_data": "tokenizer",
 }

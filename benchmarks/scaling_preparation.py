@@ -43,6 +43,7 @@ def project(folder: Path, **data: Any) -> None:
         "tokenizer": DEFAULT["tokenizer"],
         "max_length": MAX_LENGTH,
         "shards": CORES,
+        "labels": {"0": "0", "1": "1"},
     }
     model = {"use": "transformers.BertForSequenceClassification", "arguments": {"max_position_embeddings": MAX_LENGTH}}
     folder.joinpath("my.yaml").write_text(yaml.safe_dump({"data": given | data, "model": model, "tracking": {"wait_seconds": 0}}))

@@ -406,7 +406,7 @@ EXTRAS: dict[str, dict] = {
     "pairs": {"data.text": ["text", "label"], "data.label": None},
     "numbers": {"data.label_kind": "number", "select.metric": "mae"},
     "several labels": {"data.label_kind": "classes"},
-    "shards": {"data.shards": 4},
+    "shards": {"data.shards": 4, "data.labels": {"0": "no", "1": "yes"}},
     "dataset class": {"data.train": {"use": "mine.py:Images", "arguments": {"count": 3}}, "data.tokenizer": None},
     "a test set": {"data.test": {"path": "test.csv"}},
     "more sets": {"evaluation_sets": {"some": {"path": "test.csv"}}},

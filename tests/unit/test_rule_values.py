@@ -47,7 +47,7 @@ def test_snakemake_does_not_compare_untracked_params():
 def test_each_rule_compares_all_that_decides_its_results():
     """Snakemake cannot notice a change of what its rule leaves out of the params."""
     data = {"train": {"path": "train.csv"}, "test": {"path": "test.csv"}, "tokenizer": {"path": "tokenizer"}}
-    data |= {"shards": 2} if "shards" in Data.of_extras else {}
+    data |= {"shards": 2, "labels": {"0": "no", "1": "yes"}} if "shards" in Data.of_extras else {}
     config = {"data": data, "select": {"metric": "loss"}, "train": {"early_stopping": {"patience": 2}}}
     config |= {"sweeps": {"rate": {"train.learning_rate": [0.1, 0.2, 0.3]}}}
     of_extras = {

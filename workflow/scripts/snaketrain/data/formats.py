@@ -4,12 +4,11 @@ import codecs
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from io import BufferedReader
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from snaketrain.config.schema import Data
 from snaketrain.config.schema.of_extras import constants
@@ -19,56 +18,6 @@ from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
     import pyarrow.parquet
-
-
-# --- Slices of large files, so that several jobs can read one: text between its lines, and Parquet between its row groups.
-
-BLOCK = 1 << 20
-
-
-class FileSlice(NamedTuple):
-    """One of the equal parts of a file, in bytes or in row groups."""
-
-    number: int = 0
-    total: int = 1
-
-    def bounds(self, size: int) -> tuple[int, int]:
-        return size * self.number // self.total, size * (self.number + 1) // self.total
-
-
-WHOLE = FileSlice()
-
-
-class Lines(NamedTuple):
-    """The lines that begin within a slice: where they are in the file, and the number of the first one."""
-
-    begin: int
-    end: int
-    first: int
-
-
-def lines_of(path: Path, file_slice: FileSlice) -> Lines:
-    with open(path, "rb") as file:
-        begin, end = (_next_line(file, position) for position in file_slice.bounds(path.stat().st_size))
-        file.seek(0)
-        return Lines(begin, end, 1 + sum(file.read(min(BLOCK, begin - position)).count(b"\n") for position in range(0, begin, BLOCK)))
-
-
-def read_lines(file: BufferedReader, lines: Lines) -> Iterator[bytes]:
-    file.seek(lines.begin)
-    position = lines.begin
-    while position < lines.end and (line := file.readline()):
-        position += len(line)
-        yield line
-
-
-def _next_line(file: BufferedReader, position: int) -> int:
-    """Where the first line begins that does not begin before a position."""
-    if position:
-        file.seek(position - 1)
-        file.readline()
-        return file.tell()
-    return 0
 
 
 # --- Files of another kind than their names or the settings say.
@@ -124,9 +73,9 @@ def _is_utf8(head: bytes) -> bool:
 LONGEST = 2**28  # characters of one text: more would not fit into a batch's column
 
 
-def texts(lines: Iterator[str], unit: str, name: str, first: int = 1) -> Iterator[tuple[int, str]]:
-    """The line in which each text begins, and the text, with line ends as "\\n". `first`: the number of the first of these lines."""
-    numbered = ((number, line.rstrip("\r\n")) for number, line in enumerate(lines, first))
+def texts(lines: Iterator[str], unit: str, name: str) -> Iterator[tuple[int, str]]:
+    """The line in which each text begins, and the text, with line ends as "\\n"."""
+    numbered = ((number, line.rstrip("\r\n")) for number, line in enumerate(lines, 1))
     if unit == "line":
         yield from numbered
     elif unit == "paragraph":
@@ -186,20 +135,18 @@ def refuse_other_compression(path: Path, wanted: str) -> None:
 
 
 def read_rows(
-    path: Path, kind: str, data: Data, issues: DataIssues, name: str, only: set[str] | None = None, file_slice: FileSlice = WHOLE,
+    path: Path, kind: str, data: Data, issues: DataIssues, name: str, only: set[str] | None = None,
     readers: Readers = MappingProxyType({}),
 ) -> Iterator[tuple[int, JsonObject]]:  # fmt: skip
     """The line where a row begins (from 1; for Parquet the row), and the row's values by column. `readers`: of other formats."""
     if kind == "parquet":
-        return _placed(_parquet(path, name, only, file_slice), name, "row")
-    within = None if file_slice == WHOLE else lines_of(path, file_slice)
-    first = within.first if within else 1
-    lines = _lines(path, kind, data.encoding, issues, name, within)
+        return _placed(_parquet(path, name, only), name, "row")
+    lines = _lines(path, kind, data.encoding, issues, name)
     rows: Iterator[tuple[int, JsonObject]]
     if kind == "text":
-        rows = ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name, first))
+        rows = ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name))
     elif kind == "jsonl":
-        rows = json_rows(lines, name, first)
+        rows = json_rows(lines, name)
     elif kind in readers:
         rows = readers[kind](lines, data.columns, name)
     else:
@@ -235,22 +182,15 @@ def read_columns(path: Path, kind: str, data: Data, name: str, readers: Readers 
     return list(dict.fromkeys(key for row in first for key in row)) if first else None
 
 
-def ends_lines_as_ascii(encoding: str) -> bool:
-    """UTF-16 and the like cannot be split into lines before they are decoded."""
-    return "\n".encode(encoding) == b"\n"
-
-
-def _lines(path: Path, kind: str, encoding: str, issues: DataIssues, name: str, within: Lines | None = None) -> Iterator[str]:
+def _lines(path: Path, kind: str, encoding: str, issues: DataIssues, name: str) -> Iterator[str]:
     """Lines with their ends. What cannot be decoded is reported and replaced: one bad byte must not cost a night's work."""
     number = 0
     try:
         with _opened(path) as file:
             refuse_other_kinds(file.peek(LOOKED_AT), kind, encoding, name)
-            if within and isinstance(file, io.BufferedReader):
-                decoded = _decoded_by_line(read_lines(file, within), encoding)
-            else:
-                decoded = _decoded_by_line(file, encoding) if ends_lines_as_ascii(encoding) else _decoded_as_a_whole(file, encoding)
-            for number, (line, valid) in enumerate(decoded, within.first if within else 1):
+            # UTF-16 and the like cannot be split into lines before they are decoded
+            decoded = (_decoded_by_line if "\n".encode(encoding) == b"\n" else _decoded_as_a_whole)(file, encoding)
+            for number, (line, valid) in enumerate(decoded, 1):
                 if not valid:
                     issues.add("bad_encoding", f"{name}, line {number}", line.strip())
                 if "\0" in line:
@@ -274,7 +214,7 @@ def _opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
     return open(path, "rb")
 
 
-def _decoded_by_line(file: Iterable[bytes], encoding: str) -> Iterator[tuple[str, bool]]:
+def _decoded_by_line(file: gzip.GzipFile | io.BufferedReader, encoding: str) -> Iterator[tuple[str, bool]]:
     for raw in file:
         try:
             yield raw.decode(encoding), True
@@ -297,14 +237,13 @@ def parquet_file(path: Path, name: str) -> "pyarrow.parquet.ParquetFile":
         raise _bad_parquet(name, error) from None
 
 
-def _parquet(path: Path, name: str, only: set[str] | None, file_slice: FileSlice) -> Iterator[tuple[int, JsonObject]]:
+def _parquet(path: Path, name: str, only: set[str] | None) -> Iterator[tuple[int, JsonObject]]:
     import pyarrow
 
     file = parquet_file(path, name)
     wanted = [column for column in distinct(file.schema_arrow.names, name) if only is None or column in only]
-    first, last = file_slice.bounds(file.num_row_groups)
-    number = sum(file.metadata.row_group(group).num_rows for group in range(first))
-    for group in range(first, last):
+    number = 0
+    for group in range(file.num_row_groups):
         try:
             for batch in file.iter_batches(batch_size=1000, row_groups=[group], columns=wanted):
                 for row in batch.to_pylist():

@@ -8,7 +8,7 @@ from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Data
 from snaketrain.config.schema.of_extras import modules
 from snaketrain.data.cells import BadData, DataIssues, as_messages
-from snaketrain.data.formats import FORMATS, WHOLE, FileSlice, format_of, read_columns, read_rows, refuse_other_compression
+from snaketrain.data.formats import FORMATS, format_of, read_columns, read_rows, refuse_other_compression
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import NotText, as_text
 from snaketrain.runtime.strict_json import JsonObject, shortened
@@ -31,21 +31,21 @@ class RawRow(NamedTuple):
 
 def rows(
     files: list[Path], data: Data, issues: DataIssues, root: Path | None = None, further: Collection[str] = (),
-    file_slice: FileSlice = WHOLE, all_rows: bool = False,
+    all_rows: bool = False,
 ) -> Iterator[RawRow]:  # fmt: skip
     """The rows that match `data.where`, or `all_rows`, file by file; messages name the files relative to `root`.
 
-    `further`: other columns to read; `file_slice`: of each file.
+    `further`: other columns to read.
     """
     needed = {*data.text_columns.values(), *data.where, *further} | ({data.label} if data.label else set())
     for file, kind in readable(files, data):
         name = str(file.relative_to(root)) if root else str(file)
         line = 0
-        for line, values in read_rows(file, kind, data, issues, name, needed, file_slice, READERS):
+        for line, values in read_rows(file, kind, data, issues, name, needed, READERS):
             row = RawRow(name, line, values)
             if all_rows or matches(data, row):
                 yield row
-        if not line and file_slice == WHOLE:
+        if not line:
             issues.add("empty_file", name)
 
 

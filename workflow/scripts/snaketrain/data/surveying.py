@@ -194,9 +194,6 @@ class Surveyor:
                 self.first_locations[name] = example.location
             self.in_first_lines[name] += example.line == 1
             self.label_counts[name] += 1
-        self.refuse_too_many_classes()
-
-    def refuse_too_many_classes(self) -> None:
         if len(self.label_counts) > MOST_CLASSES:
             raise BadData(
                 f"data.label: {self.source} has more than {MOST_CLASSES} different values in column {self.data.label!r}: "

@@ -127,10 +127,8 @@ CHARACTERS = 2**16  # of an array that are read at once; more where an object, o
 SPACE = re.compile(r"\s*")
 
 
-def json_rows(lines: Iterator[str], name: str, first: int = 1) -> Iterator[tuple[int, JsonObject]]:
-    """The line where each object begins, and the object. `first`: the number of the first line, where these are not all lines of the file."""
-    if first > 1:
-        return _objects(lines, name, first)
+def json_rows(lines: Iterator[str], name: str) -> Iterator[tuple[int, JsonObject]]:
+    """The line where each object begins, and the object."""
     leading: list[str] = []
     for line in lines:
         leading.append(line)
@@ -140,8 +138,8 @@ def json_rows(lines: Iterator[str], name: str, first: int = 1) -> Iterator[tuple
     return (_array if is_array else _objects)(chain(leading, lines), name)
 
 
-def _objects(lines: Iterator[str], name: str, first: int = 1) -> Iterator[tuple[int, JsonObject]]:
-    for number, line in enumerate(lines, first):
+def _objects(lines: Iterator[str], name: str) -> Iterator[tuple[int, JsonObject]]:
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:

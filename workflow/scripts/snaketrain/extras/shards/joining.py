@@ -15,8 +15,7 @@ from snaketrain.data.loading import open_table
 from snaketrain.data.preparing import DUPLICATE, TEST_IN_DEV, Case, Joined, Preparation, TrainedOn, report_repetitions, report_untrained
 from snaketrain.data.splitting import SPLITS
 from snaketrain.data.surveying import Surveyor, check_train
-from snaketrain.extras.shards.dealing import RawFile, whole_files
-from snaketrain.extras.shards.keys import read_keys
+from snaketrain.extras.shards.parts import RawFile, raw_files, read_keys
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import Tally
 from snaketrain.runtime.manifests import Manifest, read_manifest, verify
@@ -28,19 +27,17 @@ ARROW = tuple(f"{split}.arrow" for split in SPLITS)
 def join(preparation: Preparation, shards: list[Manifest]) -> Joined:
     verify(*shards)
     data, folder = preparation.data, preparation.folder
-    parts = parts_of(whole_files(preparation.raw, data), shards, folder)
+    parts = parts_of(raw_files(preparation.raw, data), shards, folder)
     found, issues = join_parts(data, parts)
     files = {f"parts/{part.folder.name}/{name}": sha256 for part in parts for name, sha256 in part.files.items() if name in ARROW}
     return Joined(found, issues, files, partial(remove_others, folder, parts, shards))
 
 
 def parts_of(files: list[RawFile], shards: list[Manifest], output: Path) -> list[Manifest]:
-    """In the order of the files, whose slices were dealt to the shards one by one; `files`: undivided."""
+    """In the order of the files, which were dealt to the shards one by one."""
     turns = zip_longest(*(shard.facts["parts"] for shard in shards))
     parts = [read_manifest(output / "parts" / name / "manifest.json") for turn in turns for name in turn if name]
-    slices = {part.facts["file"]: part.facts["slice"][1] for part in parts}  # their number
-    wanted = [(file.fetched, file.sha256, number) for file in files for number in range(slices.get(file.fetched, 1))]
-    if [(part.facts["file"], *part.inputs.values(), part.facts["slice"][0]) for part in parts] != wanted:
+    if [part.inputs for part in parts] != [{file.title: file.sha256} for file in files]:
         raise ValueError(
             f"the {len(shards)} shards do not have each raw file once: a file has changed while they were prepared. Delete {output / 'shards'} and "
             "start snakemake again, which prepares what has changed."
@@ -51,7 +48,7 @@ def parts_of(files: list[RawFile], shards: list[Manifest], output: Path) -> list
 def remove_others(output: Path, parts: list[Manifest], shards: list[Manifest]) -> None:
     """Remove the parts of earlier files, settings and code, and the shards of another number of them."""
     kept = {part.folder.name for part in parts} | {shard.folder.name for shard in shards}
-    for folder in [*(output / "parts").iterdir(), *(output / "shards").iterdir(), *(output / "surveys").glob("*")]:
+    for folder in [*(output / "parts").iterdir(), *(output / "shards").iterdir()]:
         if folder.is_dir() and folder.name not in kept:
             shutil.rmtree(folder)
 
@@ -108,13 +105,8 @@ def _joined_rows(data: Data, parts: list[Manifest]) -> tuple[dict[str, int], Dat
         surveyor = Surveyor(source, data, None)
         for facts in of_source:
             surveyor.issues.merge(DataIssues.of(facts["odd"]))
-            for label, (count, location) in facts["labels"].items():
-                surveyor.label_counts[label] += count
-                surveyor.first_locations.setdefault(label, location)
         rows[source] = sum(facts["rows"] for facts in of_source)
         surveyor.refuse_unusable(rows[source], any(facts["labelled"] for facts in of_source))
-        if source == "train" and data.labels is None:
-            surveyor.report_single_rows()
         issues.merge(surveyor.issues)
     return rows, issues
 
@@ -136,4 +128,4 @@ def _cases_of_parts(parts: list[Manifest], split: str, positions: Iterable[int])
         part = parts[number]
         row = position - (int(ends[number - 1]) if number else 0)
         table = open_table([part.file(f"{split}.arrow")])
-        yield f"{part.facts['file']}, line {table['line'][row].as_py()}", table["text"][row].as_py()
+        yield f"{next(iter(part.inputs))}, line {table['line'][row].as_py()}", table["text"][row].as_py()

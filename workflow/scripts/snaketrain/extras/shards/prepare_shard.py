@@ -10,9 +10,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
 from snaketrain.config.schema import Data
-from snaketrain.extras.shards.dealing import RawFile, Shard
+from snaketrain.data.tokenizer_files import tokenizer_folder
+from snaketrain.extras.shards.parts import files_of_shard, prepare_parts
 from snaketrain.runtime import stages
-from snaketrain.runtime.manifests import Manifest, adopt, digest, file_digest, read_manifest, verify
+from snaketrain.runtime.manifests import adopt, digest, file_digest, read_manifest, verify
 
 
 def main(args: argparse.Namespace) -> None:
@@ -20,13 +21,15 @@ def main(args: argparse.Namespace) -> None:
     # read by the tokenizers library when it is first imported
     os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
     data = Data.model_validate(job.given.settings["data"])
-    raw, model, decided = read_manifest(args.raw), read_manifest(args.tokenizer), read_manifest(args.classes) if args.classes else None
+    raw, model = read_manifest(args.raw), read_manifest(args.tokenizer)
     job.folder.mkdir(parents=True, exist_ok=True)
     try:
-        files = Shard.of(args.shard).files(raw, data)
+        files = files_of_shard(args.shard, raw, data)
         verify(model)
-        verify(raw, wanted={file.fetched for file in files}.__contains__)
-        parts = _prepare(job, data, files, raw, model, decided, args.threads)
+        verify(raw, wanted={file.title for file in files}.__contains__)
+        shared = digest(job.given.settings, job.given.code, model.content)
+        folders = {job.folder.parent.parent / "parts" / digest(shared, file.title, file.sha256): file for file in files}
+        parts = prepare_parts(data, folders, raw.folder, tokenizer_folder(model.folder / "files"), args.threads)
     except ValueError as error:
         raise SystemExit(f"prepare_shard: {error}") from None
     made: dict[str, str] = {}
@@ -35,27 +38,14 @@ def main(args: argparse.Namespace) -> None:
         made |= {f"{beside}/{name}": sha256 for name, sha256 in part.files.items()}
         made[f"{beside}/manifest.json"] = file_digest(part.path)
     adopt(job.folder, made)
-    inputs = {"raw": raw.content, "tokenizer": model.content} | ({"classes": decided.content} if decided else {})
+    inputs = {"raw": raw.content, "tokenizer": model.content}
     job.finish(inputs, sorted(made), {"parts": [parts[file.title].folder.name for file in files]}, started)
-
-
-def _prepare(
-    job: stages.Job, data: Data, files: list[RawFile], raw: Manifest, model: Manifest, decided: Manifest | None, threads: int
-) -> dict[str, Manifest]:
-    from snaketrain.data.tokenizer_files import tokenizer_folder
-    from snaketrain.extras.shards.parts import prepare_parts
-
-    classes: list[str] = decided.facts["classes"] if decided else []
-    shared = digest(job.given.settings, job.given.code, model.content, classes)
-    folders = {job.folder.parent.parent / "parts" / digest(shared, file.title, file.sha256): file for file in files}
-    return prepare_parts(data, folders, raw.folder, tokenizer_folder(model.folder / "files"), classes, threads)
 
 
 def _arguments() -> argparse.Namespace:
     parser = stages.parser("prepare_shard", __doc__)
     parser.add_argument("--raw", required=True, metavar="MANIFEST", help="manifest of the fetched data")
     parser.add_argument("--tokenizer", required=True, metavar="MANIFEST", help="manifest of the fetched tokenizer")
-    parser.add_argument("--classes", nargs="?", metavar="MANIFEST", help="manifest of the classes; not needed where the settings list them")
     parser.add_argument("--shard", required=True, metavar="NAME", help="such as 00003-of-00008")
     parser.add_argument("--threads", type=int, default=1, help="number of CPU cores to use (default: %(default)s)")
     return parser.parse_args()

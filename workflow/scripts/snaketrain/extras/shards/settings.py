@@ -21,8 +21,8 @@ FIELDS: dict[str, dict[str, tuple[Any, Any]]] = {
                 None,
                 exclude_if=is_null,
                 le=10_000,
-                description="for large data: prepare the files in this many jobs, each file once, and large ones in slices (not CSV and TSV, which are not divided); dev and "
-                "test are then split off by a hash of each text. "
+                description="for large data: prepare the files in this many jobs, each file once; dev and test are then split off by a hash of each text, and "
+                "`labels` must list the classes. "
                 "The number of jobs does not change the result; null: one job, and a split drawn among all rows",
             ),
         )
@@ -44,6 +44,8 @@ def contradictions(run: "Settings") -> Iterator[str]:
         yield "data: `shards` divides files among jobs, but the examples come from a dataset class: remove `shards`"
     if data.train is None:
         yield "data: `shards` divides the files of `train`, which is not given: remove `shards`"
+    if data.finds_classes:
+        yield "data: with `shards` each file is prepared by itself, so that all must have the same classes: list them in `labels`, or remove `shards`"
     prepared_together = ("train", "dev") if data.own_test_set else ("train", "dev", "test")
     if limits := [f"`limit_{split}`" for split in prepared_together if getattr(data, f"limit_{split}") is not None]:
         yield f"data: {limits[0]} draws from all rows, but with `shards` each file is prepared separately: remove one of them"

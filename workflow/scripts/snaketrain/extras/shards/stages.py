@@ -1,4 +1,4 @@
-"""The stages that prepare shards, and what they add to `prepare_data`. A job is named after its data set and its shard: `data set/00003-of-00008`."""
+"""The stage that prepares shards, and what it adds to `prepare_data`. A job is named after its data set and its shard: `data set/00003-of-00008`."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -25,93 +25,40 @@ def dataset_of(name: str) -> str:
     return name.partition("/")[0]
 
 
-def shard_of(name: str) -> str:
-    return name.partition("/")[2]
-
-
 class Shards:
     def __init__(self, runs: Iterable[Settings]):
         self.counts: dict[str, int] = {}  # of the data sets that have any; the largest that a run asks for
-        self.data: dict[str, Data] = {}
         for run in runs:
             if count := shards_of(run.data):
                 name = data_name(run.data)
                 self.counts[name] = max(count, self.counts.get(name, 0))
-                self.data[name] = run.data.for_training
 
     @property
     def names(self) -> list[str]:
         return [shard for dataset in self.counts for shard in self.of(dataset)]
-
-    @property
-    def surveyed(self) -> list[str]:
-        """Those whose labels are surveyed."""
-        return [shard for dataset in self.deciding for shard in self.of(dataset)]
-
-    @property
-    def deciding(self) -> list[str]:
-        """The data sets whose classes are not listed."""
-        return [name for name, data in self.data.items() if data.finds_classes]
 
     def of(self, dataset: str) -> list[str]:
         count = self.counts.get(dataset, 0)
         return [f"{dataset}/{number:05}-of-{count:05}" for number in range(count)]
 
 
-# --- the stages
-
-
-class OfShards(Prepare):
-    def reading(self, job: str) -> Data:
-        return super().reading(dataset_of(job))
-
-    def raw(self, job: str) -> Reads:
-        return super().raw(dataset_of(job))
-
-    @property
-    def shards(self) -> Shards:
-        return shards_in(self.pipeline)
-
-
-class SurveyShard(OfShards):
-    name, folder, works_on = "survey_shard", "data/{}/surveys/{}", "shard to survey"
-    script = HERE / "survey_shard.py"
-
-    @property
-    def jobs(self) -> Collection[str]:
-        return self.shards.surveyed
-
-    def reads(self, job: str) -> Reads:
-        return self.raw(job)
-
-
-class DecideClasses(OfShards):
-    name, folder, works_on = "decide_classes", "data/{}/classes", "data set with shards and without `labels`"
-    script = HERE / "decide_classes.py"
-
-    @property
-    def jobs(self) -> Collection[str]:
-        return self.shards.deciding
-
-    def reads(self, job: str) -> Reads:
-        return {shard_of(shard): ("survey_shard", shard) for shard in self.shards.of(job)}
-
-
-class PrepareShard(OfShards):
+class PrepareShard(Prepare):
     name, folder, works_on = "prepare_shard", "data/{}/shards/{}", "shard"
     script = HERE / "prepare_shard.py"
 
     @cached_property
-    def all_shards(self) -> Shards:
+    def shards(self) -> Shards:
         return Shards(self.pipeline.runs.values())
 
     @property
     def jobs(self) -> Collection[str]:
         return self.shards.names
 
+    def reading(self, job: str) -> Data:
+        return super().reading(dataset_of(job))
+
     def reads(self, job: str) -> Reads:
-        decided = {"classes": ("decide_classes", dataset_of(job))} if dataset_of(job) in self.shards.deciding else {}
-        return self.raw(job) | fetched(tokenizer=self.reading(job).tokenizer) | decided
+        return self.raw(dataset_of(job)) | fetched(tokenizer=self.reading(job).tokenizer)
 
     def adds(self, stage: str, job: str) -> Mapping[str, list[str]]:
         """The shards that `prepare_data` joins. They are no input of its manifest: another number of them leaves it as it is."""
@@ -121,27 +68,27 @@ class PrepareShard(OfShards):
         return [HERE / "joining.py"] if stage == "prepare_data" and job in self.shards.counts else []
 
 
-STAGES = (SurveyShard, DecideClasses, PrepareShard)
+STAGES = (PrepareShard,)
 
 
 def shards_in(pipeline: "Pipeline") -> Shards:
     stage = pipeline.stages["prepare_shard"]
     assert isinstance(stage, PrepareShard)
-    return stage.all_shards
+    return stage.shards
 
 
 # --- shards that are submitted together
 
 
-def group_of_shards(workflow: "Workflow", stage: str) -> Callable[[Sequence[str]], str | None]:
-    """For the `group` of a stage's rule: with `--group-components shards=4`, four neighbouring shards are one submission."""
+def group_of_shards(workflow: "Workflow") -> Callable[[Sequence[str]], str | None]:
+    """For the `group` of the rule: with `--group-components shards=4`, four neighbouring shards are one submission."""
 
     def of_job(wildcards: Sequence[str]) -> str | None:
         size = workflow.group_settings.group_components.get("shards", 1)
         if size == 1:
             return None
         dataset, shard = wildcards
-        name = f"{dataset}-{stage}-{int(shard.partition('-')[0]) // size}"
+        name = f"{dataset}-prepare_shard-{int(shard.partition('-')[0]) // size}"
         workflow.parent_groupids[name] = "shards"  # by which Snakemake looks up how many unconnected jobs it may join
         return name
 

@@ -20,12 +20,8 @@ from snaketrain.data.surveying import text_hash
 from snaketrain.data.tokenizer_files import copy_tokenizer
 from snaketrain.evaluation.scoring import ScoredSet
 from snaketrain.evaluation.trained_model import TrainedModel
-from snaketrain.extras.shards import dealing
-from snaketrain.extras.shards.classes import decide_classes, survey_file
-from snaketrain.extras.shards.dealing import RawFile, slices
 from snaketrain.extras.shards.joining import join_parts, parts_of
-from snaketrain.extras.shards.keys import assign_by_key, text_key
-from snaketrain.extras.shards.parts import prepare_parts
+from snaketrain.extras.shards.parts import RawFile, assign_by_key, prepare_parts, text_key
 from snaketrain.orchestration.names import data_name
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
@@ -33,7 +29,10 @@ from snaketrain.runtime.manifests import Manifest, digest
 
 SPLITS = ("train", "dev", "test")
 WORDS = ["film", "plot", "story", "movie", "really", "never"]
-DATA = {"train": {"path": "*.jsonl"}, "tokenizer": {"path": "x"}, "shards": 2, "max_length": 6, "dev_fraction": 0.2, "test_fraction": 0.1}
+DATA = {
+    "train": {"path": "*.jsonl"}, "tokenizer": {"path": "x"}, "shards": 2, "max_length": 6, "dev_fraction": 0.2, "test_fraction": 0.1,
+    "labels": {10: "10", "no": "no"},
+}  # fmt: skip
 
 
 def rows(start: int, count: int) -> list[dict]:
@@ -55,17 +54,12 @@ class Folder:
 
     def files(self) -> list[RawFile]:
         found = [path for source in ("train", "dev") for path in sorted((self.folder / source).glob("*.jsonl"))]
-        whole = [RawFile(path.parent.name, path.name, path, digest(path.read_text())) for path in found]
-        return [file._replace(file_slice=each) for file in whole for each in slices(file.path, self.data)]
-
-    def classes(self) -> list[str]:
-        surveys = [survey_file(self.data, file, self.folder) for file in self.files() if file.source == "train"]
-        return decide_classes(self.data, surveys) if self.data.finds_classes else []
+        return [RawFile(path.parent.name, f"{path.parent.name}/{path.name}", path, digest(path.read_text())) for path in found]
 
     def parts(self) -> list[Manifest]:
-        classes, files = self.classes(), self.files()
-        wanted = {self.folder / "parts" / digest(file.title, file.sha256, classes): file for file in files}
-        made = prepare_parts(self.data, wanted, self.folder, self.folder / "tokenizer", classes)
+        files = self.files()
+        wanted = {self.folder / "parts" / digest(file.title, file.sha256): file for file in files}
+        made = prepare_parts(self.data, wanted, self.folder, self.folder / "tokenizer")
         return [made[file.title] for file in files]
 
     def prepared(self) -> tuple[dict[str, list[dict]], dict, dict]:
@@ -126,11 +120,17 @@ def test_parts_hold_what_is_prepared_at_once(folder, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "row"),
     [
-        ({"label_kind": "number"}, lambda n: {"text": f"film {n}", "label": n / 4 - 1}),
-        ({"label_kind": "classes"}, lambda n: {"text": f"film {n}", "label": ["a", "b", "c"][: n % 4]}),
-        ({"label": None, "max_length": None}, lambda n: {"text": f"film {n}"}),
-        ({"label": None, "target": "short"}, lambda n: {"text": f"film {n}", "short": "good " * (n % 7 + 1)}),
-        ({"text": ["text", "more"]}, lambda n: {"text": f"film {n}", "more": "good", "label": n % 3}),
+        ({"label_kind": "number", "labels": None}, lambda n: {"text": f"film {n}", "label": n / 4 - 1}),
+        (
+            {"label_kind": "classes", "labels": {name: name for name in "abc"}},
+            lambda n: {"text": f"film {n}", "label": ["a", "b", "c"][: n % 4]},
+        ),
+        ({"label": None, "labels": None, "max_length": None}, lambda n: {"text": f"film {n}"}),
+        ({"label": None, "labels": None, "target": "short"}, lambda n: {"text": f"film {n}", "short": "good " * (n % 7 + 1)}),
+        (
+            {"text": ["text", "more"], "labels": {number: f"c{number}" for number in range(3)}},
+            lambda n: {"text": f"film {n}", "more": "good", "label": n % 3},
+        ),
     ],
     ids=["number", "classes", "language", "target", "pair"],
 )
@@ -187,17 +187,16 @@ def test_development_files_of_their_own_are_kept_apart_and_leaks_are_counted(fol
 
 
 def test_shards_that_do_not_have_each_file_once_are_refused(folder, monkeypatch):
-    """As where a large file grew between two jobs, which then deal other slices."""
+    """As where a file came between two jobs, which then deal others."""
     made = folder()
     whole = made.files()
-    monkeypatch.setattr(dealing, "SLICE_BYTES", 3000)
     parts = made.parts()
     names = [part.folder.name for part in parts]
 
     def gathered(*shards: list[str]) -> list[Manifest]:
         return parts_of(whole, [Manifest("prepare_shard", "", {}, {}, {}, {"parts": list(names)}) for names in shards], made.folder)
 
-    assert len(names) > 4 and gathered(names[0::2], names[1::2]) == gathered(names) == parts
+    assert len(names) == 3 and gathered(names[0::2], names[1::2]) == gathered(names) == parts
     for wrong in (names[:-1], [*names, names[0]], names[::-1], [*names[:-1], names[0]]):
         with pytest.raises(
             ValueError, match=r"the 1 shards do not have each raw file once: a file has changed .* Delete .*/shards and start"
@@ -225,21 +224,6 @@ def test_only_new_and_damaged_files_are_prepared(folder, capsys):
     assert {path: path.read_bytes() for path in content} == content
 
 
-@pytest.mark.parametrize("changes", [{}, {"labels": {"no": "n", 10: "t"}}], ids=["found", "listed"])
-def test_a_large_file_in_slices_is_prepared_as_a_whole_one(folder, monkeypatch, changes):
-    made = folder(**changes)
-    made.write("part-1.jsonl", [{"text": "film film", "label": "no"}] * 2 + rows(0, 70))
-    splits, facts, issues = made.prepared()
-    monkeypatch.setattr(dealing, "SLICE_BYTES", 1500)
-    assert len(files := made.files()) > 6 and files[-1].title.startswith("train/part-2.jsonl, slice ")
-    sliced = made.prepared()
-    for split in SPLITS:
-        assert [row | {"id": 0} for row in sliced[0][split]] == [row | {"id": 0} for row in splits[split]]
-    assert sliced[1:] == (facts, issues)
-    _, shown = join_parts(made.data, made.parts())
-    assert "train/part-1.jsonl, line 2: film film" in shown.examples["duplicate"]
-
-
 def test_repetitions_are_shown_with_their_places(folder):
     made = folder()
     made.write("part-1.jsonl", [{"text": "film film", "label": "no"}] * 2 + rows(0, 5))
@@ -247,21 +231,11 @@ def test_repetitions_are_shown_with_their_places(folder):
     assert "train/part-1.jsonl, line 2: film film" in issues.examples["duplicate"]
 
 
-def test_a_header_among_the_rows_is_refused_when_the_classes_are_decided(folder):
-    made = folder(columns=["text", "label"], train={"path": "*.csv"})
-    for name in ("a", "b"):
-        (made.folder / f"{name}.csv").write_text("sentence,mood\ngood film,1\nbad film,0\ngreat plot,1\nboring plot,0\n")
-    files = [RawFile("train", f"{name}.csv", made.folder / f"{name}.csv", name) for name in ("a", "b")]
-    surveys = [survey_file(made.data, file, made.folder) for file in files]
-    with pytest.raises(BadData, match="a.csv, line 1 looks like one: no other row has its label 'mood'"):
-        decide_classes(made.data, surveys)
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"text": "film", "label": ""}], "no row of train has a value in column 'label'"),
-        ([{"text": "film", "label": "a"}, {"text": "plot", "label": "a"}], "there is nothing to learn"),
+        ([{"text": "film", "label": ""}], r"no usable example among its 1 rows \(1 missing label\)"),
+        ([{"text": "film", "label": "no"}, {"text": "plot", "label": "no"}], "there is nothing to learn"),
     ],
 )
 def test_data_without_anything_to_learn_is_refused(tmp_path, tiny_tokenizer, rows, message):
@@ -318,7 +292,7 @@ def test_a_change_of_how_shards_are_joined_prepares_no_file_again():
     pipeline = Pipeline({"data": DATA, "runs": {"whole": {"data.shards": None}, "shards": {}}}, reads_files=False)
     whole, in_shards = (pipeline.data_names[run] for run in ("whole", "shards"))
     code = {name: pipeline.stages["prepare_data"].code(name) for name in (whole, in_shards)}
-    assert code[in_shards].keys() - code[whole].keys() >= {"snaketrain.extras.shards.joining", "snaketrain.extras.shards.keys"}
+    assert code[in_shards].keys() - code[whole].keys() >= {"snaketrain.extras.shards.joining", "snaketrain.extras.shards.parts"}
     assert not any(name.startswith("snaketrain.extras.shards") for name in code[whole])
     shards = pipeline.stages["prepare_shard"]
     assert list(shards.jobs) == [f"{in_shards}/0000{number}-of-00002" for number in (0, 1)]
@@ -333,8 +307,9 @@ def test_a_change_of_how_shards_are_joined_prepares_no_file_again():
         ({"limit_test": 5}, "`limit_test` draws from all rows"),
         ({"limit_train": 5}, "`limit_train` draws from all rows, but with `shards` each file is prepared separately"),
         ({"train": {"use": "torch.utils.data.TensorDataset"}}, "`shards` divides files among jobs, but the examples come from a dataset class"),
-        ({"train": None, "test": {"path": "rows.jsonl"}, "labels": {"1": "a", "2": "b"}}, "`shards` divides the files of `train`"),
-        ({"shards": 3}, "data.shards: 3 is more than the files of data.train, with the slices of large ones: 1. Set data.shards: 1. Only JSON lines, plain"),
+        ({"train": None, "test": {"path": "rows.jsonl"}}, "`shards` divides the files of `train`"),
+        ({"shards": 3}, "data.shards: 3 is more than the files of data.train: 1. Set data.shards: 1, or divide large files"),
+        ({"labels": None}, "with `shards` each file is prepared by itself, so that all must have the same classes: list them in `labels`"),
     ],
 )  # fmt: skip
 def test_settings_that_contradict_shards_are_refused(tmp_path, tiny_tokenizer, monkeypatch, changes, message):

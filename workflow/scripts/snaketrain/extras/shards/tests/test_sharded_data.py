@@ -12,22 +12,22 @@ sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 import kill_preparation
 
-PREPARES = {"survey_shard", "decide_classes", "prepare_shard", "prepare_data"}
+PREPARES = {"prepare_shard", "prepare_data"}
 
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory) -> Path:
-    """Five files in two shards, whose classes are not listed."""
+    """Five files in two shards."""
     folder = make_workspace(tmp_path_factory.mktemp("shards") / "project")
     for name in ("Snakefile", "workflow"):
         (folder / name).symlink_to(REPOSITORY / name)
     for number in range(5):
         write_part(folder, number, sentences(200)[40 * number :][:40])
-    data = configuration()["data"] | {"train": {"path": "raw/*.csv"}, "shards": 2, "labels": None}
+    data = configuration()["data"] | {"train": {"path": "raw/*.csv"}, "shards": 2, "labels": {"0": "0", "1": "1"}}
     configure(folder, data=data, runs={"small": {}})
     printed = snakemake(folder, "--until", "prepare_data").stderr
     assert "in MLflow: " in printed and "Compare the runs" not in printed, "the page of an earlier comparison, or none"
-    assert "survey_shard 2, decide_classes 1, prepare_shard 2, prepare_data 1" in printed
+    assert "prepare_shard 2, prepare_data 1" in printed
     return folder
 
 
@@ -70,7 +70,7 @@ def test_a_damaged_part_is_restored(sharded):
     content = damaged.read_bytes()
     damaged.write_bytes(content[:-1])
     planned = dry_run(sharded)
-    assert {"prepare_shard", "prepare_data"} <= jobs_in(planned) and not {"survey_shard", "fetch_data"} & jobs_in(planned)
+    assert {"prepare_shard", "prepare_data"} <= jobs_in(planned) and "fetch_data" not in jobs_in(planned)
     damaged.write_bytes(content)
 
 
