@@ -39,7 +39,8 @@ import sys
 import time
 
 import torch  # noqa: E402
-from snaketrain import Callback
+from snaketrain import Callback, Trainer
+from snaketrain.strategies.ddp import Ddp
 from snaketrain.tasks.metrics import Sum
 
 
@@ -126,6 +127,16 @@ class Underived:
         return 0.0
 
 
+class Forgetful(Ddp):
+    def __init__(self, every=1):
+        super().__init__()
+
+
+class ForgetfulTrainer(Trainer):
+    def __init__(self, limit=1):
+        super().__init__()
+
+
 class Misspelt(Callback):
     def on_steps_end(self, state, outcome): ...
 
@@ -172,6 +183,8 @@ WRONG = [
     (BASE, "train.metrics", {"counted": {"use": "mine.py:Counted"}}, "train.task: `text_classification`: NotImplementedError: Counted must define what it adds up: override `sums`", "a misspelt method"),
     (BASE, "evaluate.metrics", {"counted": {"use": "mine.py:Counted"}}, "train.task: `text_classification`: NotImplementedError: Counted must define", "found after the training"),
     (BASE, "train.metrics", {"counted": {"use": "mine.py:Underived"}}, "train.task: `text_classification`: AttributeError: 'Underived' object has no attribute 'sums'", "has no base class"),
+    (BASE, "train.strategy", {"use": "mine.py:Forgetful", "arguments": {"every": 2}}, "train.strategy.use: the `__init__` of `mine.py:Forgetful` does not take `device` and `precision`. Let it take `**options`", "is not given to its base"),
+    (BASE, "train.trainer", {"use": "mine.py:ForgetfulTrainer", "arguments": {"limit": 2}}, "train.trainer.use: the `__init__` of `mine.py:ForgetfulTrainer` does not take what every trainer is made of. Let it take `*arguments, **options`", "is not given to its base"),
     (BASE, "train.callbacks", ["mine.py:Misspelt"], "train.callbacks.0.use: `mine.py:Misspelt` has a method `on_steps_end`, which is never called. Did you mean 'on_step_end'?", "would do nothing"),
     (BASE, "train.callbacks", ["mine.py:TooFew"], "train.callbacks.0.use: `on_step_end` of `mine.py:TooFew` is called with other arguments. Define it as `def on_step_end(self, state, outcome)`", "fails in the first step"),
     (MODULE, "model.arguments", {"width": 3}, "train.task: `module`: RuntimeError", "other shapes than the target"),

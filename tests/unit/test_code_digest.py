@@ -71,7 +71,13 @@ def test_what_the_core_asks_extras_for_counts(tmp_path, monkeypatch):
         code_digest, "_own_modules", lambda: {f"snaketrain.extras.{each}": tmp_path / each for each in ("a.b", "c.b", "a.d", "c.e")}
     )
     monkeypatch.setattr(code_digest, "module_name", lambda path: path.name)
-    for name, text in {"a.b": "import snaketrain.extras.a.d", "c.b": "", "a.d": "", "c.e": "", "core": "modules('b')\nhooks('e', 'function')"}.items():
+    for name, text in {
+        "a.b": "import snaketrain.extras.a.d",
+        "c.b": "",
+        "a.d": "",
+        "c.e": "",
+        "core": "modules('b')\nhooks('e', 'function')",
+    }.items():
         (tmp_path / name).write_text(text)
     assert code_digests(tmp_path / "core").keys() == {"core", "a.b", "c.b", "a.d", "c.e"}
 

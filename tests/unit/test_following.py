@@ -720,16 +720,23 @@ def test_runs_of_a_sweep_are_grouped_by_configuration(tmp_path, uri):
     assert follower.store.get(given).info.run_name == "mine", "a name given by a user"
 
 
-def test_a_description_that_a_user_has_edited_stays(tmp_path, uri):
+def test_a_failed_run_says_so_in_its_description(tmp_path, uri):
+    """Until it is resumed; text that a user has added stays."""
     results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
-    write(results, {"event": "end", "status": "FAILED", "error": "RuntimeError: no batch", "time": time.time(), "attempt": 1})
+    write(
+        results, {"event": "end", "status": "FAILED", "error": "RuntimeError: no `batch`\nof two lines", "time": time.time(), "attempt": 1}
+    )
     store = follow(results, uri)
-    tags = training_run(store).data.tags
-    assert tags["pipeline.end"] == "failed: RuntimeError: no batch" and tags[NOTE].startswith("a *note*")
-    store.client.set_tag(training_run(store).info.run_id, NOTE, "seen by Anna")
-    run = results / "runs/first/training/run.json"
-    write_checked(run, json.loads(run.read_text()) | {"notes": "another"})
-    assert training_run(follow(results, uri)).data.tags[NOTE] == "seen by Anna"
+    note = training_run(store).data.tags[NOTE]
+    assert note.startswith("Failed: RuntimeError: no \\`batch\\` of two lines\n\n") and "a *note*" in note
+    store.client.set_tag(training_run(store).info.run_id, NOTE, f"{note}\n\nseen by Anna")
+    write(
+        results,
+        {"event": "attempt", "attempt": 2, "time": time.time()},
+        {"event": "end", "status": "FINISHED", "time": time.time(), "attempt": 2},
+    )
+    after = training_run(follow(results, uri)).data.tags[NOTE]
+    assert after.startswith("a *note*") and after.endswith("seen by Anna")
 
 
 def test_settings_that_are_null_are_no_params(tmp_path, uri):

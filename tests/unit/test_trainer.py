@@ -12,7 +12,7 @@ from points import EXAMPLES, TRAIN, Points
 from snaketrain import Trainer, TrainerOptions
 from snaketrain.config.schema import Model, Settings, Train, Use
 from snaketrain.data.loading.examples import Splits
-from snaketrain.orchestration.own_files import code_of_run
+from snaketrain.orchestration.own_files import code_of_training
 from snaketrain.runtime.journal import read_events
 from snaketrain.training.building import load_callbacks
 from snaketrain.training.checkpoints.ranking import Selection
@@ -125,7 +125,7 @@ def test_a_changed_trainer_makes_a_training_stale_and_none_changes_nothing(tmp_p
     (tmp_path / "mine.py").write_text(TRAINER)
     data = {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}}
     plain, mine = (Settings.model_validate({"data": data, "train": each}) for each in ({}, {"trainer": f"{tmp_path}/mine.py:Mine"}))
-    assert {*code_of_run(mine, "train.")} - {*code_of_run(plain, "train.")} == {tmp_path / "mine.py"}
+    assert {*code_of_training(mine)} - {*code_of_training(plain)} == {tmp_path / "mine.py"}
     assert "trainer" not in plain.train.as_json and "trainer" in mine.train.as_json
 
 

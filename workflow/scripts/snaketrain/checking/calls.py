@@ -92,11 +92,28 @@ def call_problems(reference: Reference, found: Callable[..., Any]) -> Iterator[s
         yield from argument_problems(where, given, found, passed=passed, positional=0 if isinstance(found, type) else 2)
     elif reference.short_names_in == "strategies":
         yield from argument_problems(where, given, found, passed=OF_STRATEGIES)
+        yield from passed_problems(reference, found, "`device` and `precision`", "**options", **dict.fromkeys(OF_STRATEGIES))
     elif reference.setting == "train.trainer.use":
         if isinstance(found, type) and issubclass(found, Trainer):  # what is none is reported as such
             yield from argument_problems(where, given, found, passed=OF_TRAINERS)
+            yield from passed_problems(reference, found, "what every trainer is made of", "*arguments, **options", *OF_TRAINERS)
     else:
         yield from argument_problems(where, given, found, complete=reference.complete)
+
+
+def passed_problems(
+    reference: Reference, found: Callable[..., Any], what: str, how: str, *by_position: object, **by_name: object
+) -> Iterator[str]:
+    """Whether it takes what the stage itself passes, which a user who writes an `__init__` may forget."""
+    try:
+        inspect.signature(found).bind_partial(*by_position, **by_name)
+    except TypeError:
+        yield (
+            f"{reference.setting}: the `__init__` of `{reference.use}` does not take {what}. Let it take `{how}` as well, and begin with "
+            f"`super().__init__({how})`."
+        )
+    except ValueError:  # it has no signature
+        return
 
 
 def hook_problems(where: str, use: str, found: type, base: type) -> Iterator[str]:

@@ -139,7 +139,9 @@ def _imports(tree: ast.AST) -> Iterator[str]:
                 if start.strip("."):
                     yield start
                 yield from (f"{start}{'.' if node.module else ''}{alias.name}" for alias in node.names)
-            case ast.Call(ast.Name("modules" | "hooks"), [ast.Constant(str(name)), *_]):  # of config.schema.of_extras: so the core asks the extras
+            case ast.Call(
+                ast.Name("modules" | "hooks"), [ast.Constant(str(name)), *_]
+            ):  # of config.schema.of_extras: so the core asks the extras
                 yield f"{OF_ANY_EXTRA}{name}"
 
 

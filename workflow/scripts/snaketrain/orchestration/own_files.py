@@ -11,6 +11,7 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.references import find
 from snaketrain.config.schema import Data, Metric, Settings, Source
 from snaketrain.config.schema.base import sections_in
+from snaketrain.config.schema.of_extras import hooks
 from snaketrain.config.schema.tasks import CHECKED_BY_CLASS, ModuleSettings, problems
 from snaketrain.data.fetching import named_files
 from snaketrain.labels import label_kind_file
@@ -118,3 +119,8 @@ def code_of_run(run: Settings, *further: str) -> list[Path]:
     named = [(each.use, each.short_names_in) for each in references(run) if each.setting.startswith(places)]
     named += [*dataset_classes(run.data.for_training), *((use, None) for use in uses_in(run.train.task.arguments))]
     return [*class_files(named), *strategy_files(run.train.strategy.use), label_kind_file(run.data.label_kind)]
+
+
+def code_of_training(run: Settings) -> list[Path]:
+    """With the files that settings of extras name, by `code(run)` in their `settings.py`."""
+    return [*code_of_run(run, "train."), *(file for code in hooks("settings", "code") for file in code(run))]

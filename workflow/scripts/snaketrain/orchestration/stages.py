@@ -12,7 +12,7 @@ from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.named_code import train_settings
 from snaketrain.orchestration.names import initial, set_name, source_name
-from snaketrain.orchestration.own_files import class_files, code_of_run, dataset_classes
+from snaketrain.orchestration.own_files import class_files, code_of_run, code_of_training, dataset_classes
 from snaketrain.orchestration.stage import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.strategy_declarations import compared_strategy
 from snaketrain.runtime.strict_json import JsonObject
@@ -157,7 +157,7 @@ class Training(ModelStage):
         return self.data(job) | fetched(model=run.model.source, initial=initial(run))
 
     def own_code(self, job: str) -> list[Path]:
-        return code_of_run(self.settings_of(job), "train.")
+        return code_of_training(self.settings_of(job))
 
     def settings(self, job: str) -> JsonObject:
         run = self.settings_of(job)

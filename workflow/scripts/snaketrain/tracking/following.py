@@ -183,8 +183,9 @@ class Follower:
         if run.get("data"):
             self.store.dataset(sent.run_id, **tracked.dataset(run, prepared))
             tags |= {"pipeline.data": str(run["data"]["content"])} | ({"pipeline.data_run_id": data_run_id} if data_run_id else {})
-        if NOTE not in self.store.get(sent.run_id).data.tags:  # otherwise a user may have edited it
-            tags[NOTE] = tracked.note(run, self.store.experiment(experiment) if data_run_id else None, data_run_id)
+        known, experiment_id = self.store.get(sent.run_id).data.tags.get(NOTE), self.store.experiment(experiment) if data_run_id else None
+        if not known or known == tracked.note(run, experiment_id, data_run_id, {}):  # otherwise a user may have edited it
+            tags[NOTE] = tracked.note(run, experiment_id, data_run_id, several)
         self.store.tags(sent.run_id, tags)
         for file in ("run.json", "packages.txt", "code.diff", *map(copy_of, own_files(run["code"]))):
             self.store.artifact(sent.run_id, training / file, str(Path("training", file).parent))
@@ -222,7 +223,9 @@ class Follower:
             failed = sorted((training / "logs/failed").glob("*/rank-*.txt"), key=lambda path: path.stat().st_mtime)
             for log in [*(training / "logs").glob("rank-0.log"), *failed[-MOST_REPORTS:]]:
                 self.store.tail(sent.run_id, log, "logs")
-        self.store.tags(sent.run_id, tracked.attempts(state, why))
+        known = self.store.get(sent.run_id).data.tags
+        note = tracked.with_ending(known.get(NOTE, ""), known.get(tracked.END, ""), hidden(why))
+        self.store.tags(sent.run_id, tracked.attempts(state, why) | ({NOTE: note} if note != known.get(NOTE, "") else {}))
         self.store.status(sent.run_id, status, state["time"])
         sent.status = token
 

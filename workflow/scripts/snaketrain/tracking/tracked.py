@@ -67,6 +67,7 @@ TIME = "training/time.json"  # an artifact: what the wall time was spent on
 SAMPLES = "training/samples.json"  # an artifact: texts that the model generated in the evaluations of the training
 MOST_SAMPLES = 400  # the last ones
 REPEATED = ("confidence", "examples", "majority_accuracy")  # stated by the settings, the data's run, and the baseline
+LONGEST_REASON = 500
 Point = tuple[str, float, float, int]
 
 
@@ -148,13 +149,28 @@ def of_several(run: JsonObject, training: Path) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def note(run: JsonObject, experiment_id: str | None, data_run_id: str | None) -> str:
-    """The description of a run: what the configuration says of it, and its data."""
+def note(run: JsonObject, experiment_id: str | None, data_run_id: str | None, several: dict[str, str]) -> str:
     data = run.get("data") or {}
-    name = str(data.get("name", ""))
+    text = f"{data.get('name', '')} `{data.get('content', '')}`"
     if data_run_id:
-        name = f"[{name}]({run_address('', str(experiment_id), data_run_id).removeprefix('/')})"
-    return "\n\n".join(part for part in (run.get("notes"), f"Data: {name} `{data['content']}`" if data else "") if part)
+        text = f"[{data.get('name')}]({run_address('', str(experiment_id), data_run_id).removeprefix('/')}) `{data.get('content')}`"
+    also = [f"It began with the selected model of {several['pipeline.trained_from']}"] if "pipeline.trained_from" in several else []
+    also += [f"Mixed: {several['pipeline.mixed']}"] if "pipeline.mixed" in several else []
+    also += [f"It {several['pipeline.took_over']}"] if "pipeline.took_over" in several else []
+    return "\n\n".join(part for part in (run.get("notes") or "", *(f"{each}." for each in also), f"Data: {text}" if data else "") if part)
+
+
+def with_ending(note: str, before: str, now: str) -> str:
+    """The description of a run; unless the run finished, it begins with how it ended. `before`: the ending that the description has now."""
+    return ending(now) + note.removeprefix(ending(before))
+
+
+def ending(why: str) -> str:
+    """The first paragraph of a description: `Failed: <message>`."""
+    if not why.startswith(("failed", "killed", "stopped")):
+        return ""
+    line = re.sub(r"([\\`*<>\[\]])", r"\\\1", " ".join(why.split())[:LONGEST_REASON])  # not as markdown
+    return f"{line[:1].upper()}{line[1:]}\n\n"
 
 
 def reason(reasons: JsonObject, stage: str) -> dict[str, str]:

@@ -40,7 +40,7 @@ def hooks(module: str, name: str) -> list[Callable[..., Any]]:
 def with_settings_of_extras(settings: type[Settings]) -> type[Settings]:
     """Each extra's `settings.py` has a type and a `Field` for each of its SECTIONS, and for each of the FIELDS that it adds to a section of the
     core, as in `{"data": {"shards": (int, Field(1))}}`; and maybe `contradictions(settings)`, texts that each say what contradicts what and
-    what to do. A field of `data` says how the training data is prepared: sets that
+    what to do, and `code(settings)`, files that decide what is trained. A field of `data` says how the training data is prepared: sets that
     are prepared on their own have its default.
 
     It imports the modules of this package, and not the package, which is not imported yet.

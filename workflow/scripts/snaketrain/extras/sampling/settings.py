@@ -1,6 +1,7 @@
 """The setting `train.sampling`, and how it contradicts others."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -33,6 +34,11 @@ FIELDS = {
         )
     }
 }
+
+
+def code(run: "Settings") -> list[Path]:
+    """What decides which examples are trained on."""
+    return [Path(__file__).with_name("sampling.py")] if run.train.sampling else []  # type: ignore[attr-defined]  # one of FIELDS
 
 
 def contradictions(run: "Settings") -> Iterator[str]:

@@ -42,6 +42,7 @@ def test_mlflow_and_the_card_name_the_first_run(workspace):
     by_name = {run.data.tags["mlflow.runName"]: run for run in found if run.data.tags.get("pipeline.stage") == "train"}
     tags = by_name["tuned"].data.tags
     assert (tags["pipeline.trained_from"], tags["pipeline.trained_from_run_id"]) == ("base", by_name["base"].info.run_id)
+    assert "It began with the selected model of base." in tags["mlflow.note.content"]
     assert by_name["tuned"].data.params["model.source.run"] == "base"
     assert "pipeline.trained_from" not in by_name["other"].data.tags
     assert "fine-tuned from the run base" in (workspace / "results/runs/tuned/selection/model/README.md").read_text()

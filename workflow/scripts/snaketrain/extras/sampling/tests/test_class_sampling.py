@@ -66,9 +66,10 @@ def test_what_cannot_be_sampled_is_refused(changes, message):
     assert any(message in problem for problem in read({"train": {"sampling": {"power": 0.5}}} | changes).problems)
 
 
-def test_the_code_that_draws_counts_for_trainings():
-    code = Pipeline({"data": DATA}, reads_files=False).stages["train_model"].code("default")
-    assert "snaketrain.extras.sampling.sampling" in code
+def test_the_code_that_draws_decides_the_weights_where_it_is_used():
+    config = {"data": DATA, "runs": {"plain": {}, "sampled": {"train.sampling": {"power": 0}}}}
+    code = {run: Pipeline(config, reads_files=False).stages["train_model"].code(run) for run in ("plain", "sampled")}
+    assert {name.rpartition(".")[2] for name in code["sampled"].keys() - code["plain"].keys()} == {"sampling"}
 
 
 @pytest.fixture(scope="module")
