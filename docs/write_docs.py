@@ -5,6 +5,7 @@ docs/benchmarks.md and docs/how_large.md from the results of the benchmarks, and
 """
 
 import argparse
+import ast
 import inspect
 import json
 import re
@@ -26,7 +27,8 @@ from json_schema import json_schema  # noqa: E402
 from snaketrain.config.other_trainers import PRECISIONS, TRAINERS  # noqa: E402
 from snaketrain.config.schema import Section, Settings  # noqa: E402
 from snaketrain.config.schema.of_extras import modules  # noqa: E402
-from snaketrain.config.schema.tasks import ModuleSettings, TextClassificationSettings  # noqa: E402
+from snaketrain.config.schema.tasks import CHECKED_BY_CLASS, ModuleSettings, TextClassificationSettings  # noqa: E402
+from snaketrain.orchestration.named_code import TEXT_TASKS  # noqa: E402
 
 REFERENCE = REPOSITORY / "config/README.md"
 SCHEMA = REPOSITORY / "config/schema.json"
@@ -40,6 +42,14 @@ INTRODUCTION = """# Settings
 
 What a configuration, by default `config/config.yaml`, can set; only what differs from a default needs to be given. [Configuration](../docs/configuration.md) explains
 runs, sweeps, several datasets, the command line and how code is named; [Your own data](../docs/own_data.md) explains formats and label kinds."""
+BESIDE_THE_SECTIONS = """## `datasets`, `runs`, `sweeps`
+
+| key | type | meaning |
+|---|---|---|
+| `datasets` | mapping of names to [`data`](#data) | `data: NAME` picks one, for all runs or in one of `runs` |
+| `runs` | mapping of names to settings | what each run changes: nested settings are merged into the sections, dotted ones such as `train.seed` replace |
+| `sweeps` | mapping of names to mappings of dotted settings to lists | one run of every combination of the values |
+| `search` | mapping of names | stops the runs of a [sweep](#search-for-a-sweep-by-its-name) early, or [samples](#search-with-a-space) runs |"""
 MARKS = ("<!-- rulegraph -->", "<!-- /rulegraph -->")
 PLAIN = {"int": "integer", "float": "number", "str": "string", "bool": "`true` or `false`", "Any": "anything", "NoneType": "null"}
 
@@ -49,25 +59,40 @@ PLAIN = {"int": "integer", "float": "number", "str": "string", "bool": "`true` o
 
 def reference() -> str:
     """The introduction, then a table for each section, each nested settings class, and the arguments of tasks."""
-    parts = [INTRODUCTION, "# Sections"]
+    parts = [INTRODUCTION, BESIDE_THE_SECTIONS]
     for name, field in Settings.model_fields.items():
         named = not isinstance(field.annotation, type)  # several of one class, each with a name
         parts.append(
-            f"## `{name}`\n\n{field.description}\n\nA {type_name(field.annotation)}." if named else table(f"`{name}`", field.annotation)
+            f"## `{name}`\n\n{field.description}\n\nA {type_name(field.annotation)}." if named else table(f"## `{name}`", field.annotation)
         )
     beside = {title: section for extra in modules("top_level") for title, section in extra.TABLES.items()}
-    parts += [table(title, section) for title, section in beside.items()]
+    parts += [table(f"## {title}", section) for title, section in beside.items()]
     sections = [*(field.annotation for field in Settings.model_fields.values()), *beside.values()]
     found = dict.fromkeys(value for section in (Settings, *beside.values()) for value in inside(section))
     values = [value for value in found if value not in sections]
-    parts += ["# Values with settings of their own", *(table(value.__name__, value) for value in values)]
-    parts += ["# Arguments of the task `module`", table("train.task.arguments", ModuleSettings)]
-    parts += [table(value.__name__, value) for value in inside(ModuleSettings) if value not in values]
-    parts += [
-        "# Arguments of the task `text_classification`",
-        table("train.task.arguments (text_classification)", TextClassificationSettings),
-    ]
+    parts += ["## Values with settings of their own", *(table(f"### {value.__name__}", value) for value in values)]
+    parts += ["## Arguments of tasks", "What `train.task.arguments` takes.", arguments_of_tasks()]
+    parts += [table("### Arguments of `text_classification`", TextClassificationSettings)]
+    parts += [table("### Arguments of `module`", ModuleSettings)]
+    parts += [table(f"### {value.__name__} of `module`", value) for value in inside(ModuleSettings) if value not in values]
     return "\n\n".join(parts) + "\n"
+
+
+def arguments_of_tasks() -> str:
+    """Of the tasks whose arguments have no settings class: as the classes take them."""
+    rows = ["| task | arguments, with their defaults | meaning |", "|---|---|---|"]
+    package = REPOSITORY / "workflow/scripts/snaketrain"
+    files = {name: package / f"tasks/{name}.py" for name in TEXT_TASKS if name not in CHECKED_BY_CLASS}
+    files |= {path.parent.name: path for path in package.glob("extras/*/task.py")}
+    for task, path in sorted(files.items()):
+        classes = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)]
+        init = next((node for each in classes for node in each.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None)
+        if init is None or not init.args.defaults:
+            continue
+        given = zip(init.args.args[1:], init.args.defaults, strict=True)
+        takes = [f"`{name.arg}: {json.dumps(ast.literal_eval(default))}`" for name, default in given if name.arg != "generate"]  # a setting
+        rows.append(f"| `{task}` | {', '.join(takes)} | {cell(ast.get_docstring(init) or '')} |")
+    return "\n".join(rows)
 
 
 def inside(annotation: Any) -> list[type[Section]]:
@@ -79,12 +104,12 @@ def inside(annotation: Any) -> list[type[Section]]:
     return list(dict.fromkeys(found))
 
 
-def table(title: str, section: type[Section]) -> str:
+def table(heading: str, section: type[Section]) -> str:
     rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for name, field in section.model_fields.items():
         default = "*required*" if field.is_required() else cell(shown(field.default))
         rows.append(f"| `{name}` | {type_name(field.annotation, field.metadata)} | {default} | {cell(field.description or '')} |")
-    return f"## {title}\n\n{inspect.cleandoc(section.__doc__ or '')}\n\n" + "\n".join(rows)
+    return f"{heading}\n\n{inspect.cleandoc(section.__doc__ or '')}\n\n" + "\n".join(rows)
 
 
 def type_name(annotation: Any, limits: list[Any] = ()) -> str:

@@ -18,7 +18,7 @@ class CausalLm(TokenPrediction):
     unprobed = False  # whether what the model attends to is still to be found out
 
     def __init__(self, learn_prompts: bool = False, generate: JsonObject | None = None):
-        """Of prompts with answers, and of chats, only the answers are learnt, unless `learn_prompts` is set. `generate`: see TokenPrediction."""
+        """`learn_prompts`: of prompts with answers, and of chats, the prompts are learnt as well, and not the answers alone."""
         super().__init__(generate)
         self.learn_prompts = learn_prompts
 

@@ -26,7 +26,7 @@ class MaskedLm(TokenPrediction):
     epoch = 0
 
     def __init__(self, mask_probability: float = 0.15, mask_token: str | None = None, seed: int = 0):
-        """`mask_probability`: share of a text's tokens that are predicted, at least one. `seed`: of the masks, which also depend on text and epoch."""
+        """`mask_probability`: share of a text's tokens that are predicted, at least one. `mask_token`: null, the tokenizer's. `seed`: of the masks, which also depend on text and epoch."""
         super().__init__()
         if not 0 < mask_probability < 1:
             raise SystemExit(f"train.task.arguments.mask_probability: is {mask_probability}. Give a share between 0 and 1, such as 0.15.")

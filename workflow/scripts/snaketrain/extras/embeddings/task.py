@@ -25,7 +25,7 @@ class Embeddings(Task):
     counts = "pairs"
 
     def __init__(self, temperature: float = 0.05, pooling: str = "mean", symmetric: bool = True):
-        """`pooling`: the `mean` of a text's tokens, or the first one, `cls`. `symmetric`: first texts are found from second ones as well."""
+        """`temperature`: what similarities are divided by. `pooling`: the `mean` of a text's tokens, or the first one, `cls`. `symmetric`: first texts are found from second ones as well."""
         if not temperature > 0:
             raise SystemExit(f"train.task.arguments.temperature: is {temperature}. Give a number above 0, such as 0.05.")
         if pooling not in POOLING:

@@ -31,7 +31,7 @@ class Preferences(Task):
     metrics: Mapping[str, str] = {"loss": "min", "accuracy": "max", "margin": "max", "chosen_reward": "max", "rejected_reward": "min"}
 
     def __init__(self, loss: str = "dpo", beta: float = 0.1, label_smoothing: float = 0.0):
-        """`beta`: how much the model is held to where it started. `label_smoothing`: the share of pairs whose answers may be in the wrong order."""
+        """`loss`: `dpo`, `ipo` or `reward`. `beta`: how much the model is held to where it started. `label_smoothing`: the share of pairs whose answers may be in the wrong order."""
         if loss not in LOSSES:
             raise SystemExit(f"{WHERE}.loss: {loss} is not one of {', '.join(LOSSES)}.")
         if beta <= 0:
