@@ -87,6 +87,13 @@ def test_a_server_of_the_same_database_is_recognised(taken, tmp_path):
     assert show_runs.port_of_server(store) is None
 
 
+def test_over_ssh_the_command_of_a_tunnel_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SSH_CONNECTION", "192.0.2.1 50000 192.0.2.2 22")
+    monkeypatch.setattr("webbrowser.open", lambda address: pytest.fail("there is no browser on that machine"))
+    show_runs.show(f"sqlite:///{tmp_path}/mlflow.db", "http://127.0.0.1:5001", browser=True)
+    assert "From your own machine: ssh -N -L 5001:127.0.0.1:5001 " in capsys.readouterr().out
+
+
 def test_without_results_the_tool_says_how_to_make_some(tmp_path):
     done = subprocess.run([sys.executable, SCRIPTS / "tools/show_runs.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.endswith("Run `make demo` first, or snakemake in this folder.\n")

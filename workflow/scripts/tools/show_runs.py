@@ -5,6 +5,7 @@ If a server already shows this database, its address is printed; if the port is 
 
 import argparse
 import contextlib
+import getpass
 import os
 import signal
 import socket
@@ -111,7 +112,10 @@ def show(uri: str, ui: str, browser: bool) -> None:
     experiments = [each for each in Store(uri).client.search_experiments() if views.TAG in each.tags]
     for experiment in experiments:
         print(f"{experiment.name}: {views.view_address(ui, experiment.experiment_id)}", flush=True)
-    if browser:
+    if "SSH_CONNECTION" in os.environ:
+        port = ui.rpartition(":")[2]
+        print(f"From your own machine: ssh -N -L {port}:{HOST}:{port} {getpass.getuser()}@{socket.getfqdn()}, and then the address above.")
+    elif browser:
         webbrowser.open(views.view_address(ui, experiments[0].experiment_id) if experiments else ui)
 
 
