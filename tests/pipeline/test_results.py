@@ -1,7 +1,9 @@
 """The results of a finished workflow are correct, and other tools can load them."""
 
 import csv
+import html
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 from distributed.running import run_stage
 from sklearn.metrics import accuracy_score, f1_score
 
+from pipeline.workspace import snakemake
 from snaketrain.runtime.stages import settings_words
 
 REPOSITORY = Path(__file__).parents[2]
@@ -111,3 +114,10 @@ def repeat(folder: Path, log: Path) -> None:
     command = log.read_text().splitlines()[0]
     done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_snakemakes_report_begins_with_the_verdict(workspace):
+    verdict = json.loads((workspace / "results/comparison/manifest.json").read_text())["facts"]["verdict"].splitlines()
+    assert snakemake(workspace, "--report", "report.html").returncode == 0
+    text = html.unescape(re.sub(r"\\u003[ce]|<[^>]*>", "", (workspace / "report.html").read_text()))
+    assert all(line in text for line in verdict)

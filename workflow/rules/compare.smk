@@ -1,6 +1,11 @@
 # Compares all runs in one table and on one page.
 
 
+from snaketrain.orchestration.unfinished import verdict
+
+config["verdict"] = verdict(pipeline.manifest("compare_runs"))  # for Snakemake's report, whose templates see nothing else
+
+
 localrules:
     compare_runs,
 

@@ -5,6 +5,7 @@ Snakemake does not run a job whose inputs are missing, so the workflow's compari
 manifest: the next start of the workflow compares all runs.
 """
 
+import re
 import shlex
 import subprocess
 import sys
@@ -37,6 +38,12 @@ def print_comparison() -> None:
     """What the job has printed, without its command and its last line."""
     lines = LOG.read_text(encoding="utf-8", errors="replace").splitlines()[1:] if LOG.is_file() else []
     print("", *(line for line in lines if not line.startswith("compare_runs: done in")), "", sep="\n", file=sys.stderr)
+
+
+def verdict(manifest: str) -> list[str]:
+    """Of the last comparison, a sentence a line, for a template in reStructuredText; none before there is a comparison."""
+    facts = (read_if_intact(manifest, "the report begins without a verdict") or {}).get("facts", {})
+    return [re.sub(r"([\\`*_|<>])", r"\\\1", line) for line in str(facts.get("verdict", "")).splitlines()]
 
 
 def compare_finished(pipeline: Pipeline, dag: "DAG", scheduler: "JobScheduler") -> None:
