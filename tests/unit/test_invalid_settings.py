@@ -81,6 +81,7 @@ ACCEPTED = {
     "train.task.arguments.losses.some.weight: negative",  # it may be intended, to maximise something
     "train.task.arguments.regularisers.0.weight: negative",
     "evaluate.generate.length_penalty: negative",  # shorter answers are preferred
+    "predict.some.generate.length_penalty: negative",
 }
 
 # one error each: its place, the value, and settings needed beside it
