@@ -68,7 +68,9 @@ def test_imported_project_modules_count_wherever_the_import_is():
 def test_what_the_core_asks_extras_for_counts(tmp_path, monkeypatch):
     """As if it were imported: each extra's module of that name, and what that imports."""
     monkeypatch.setattr(
-        code_digest, "_own_modules", lambda: {f"snaketrain.extras.{each}": tmp_path / each for each in ("a.b", "c.b", "a.d", "c.e")}
+        code_digest,
+        "_own_modules",
+        lambda: {f"snaketrain.extras.{each}": tmp_path / each for each in ("a.b", "c.b", "a.d", "c.e", "a.sampling")},
     )
     monkeypatch.setattr(code_digest, "module_name", lambda path: path.name)
     for name, text in {
@@ -76,7 +78,8 @@ def test_what_the_core_asks_extras_for_counts(tmp_path, monkeypatch):
         "c.b": "",
         "a.d": "",
         "c.e": "",
-        "core": "modules('b')\nhooks('e', 'function')",
+        "a.sampling": "",
+        "core": "modules('b')\nhooks('e', 'function')\nhooks('sampling', 'drawn')",
     }.items():
         (tmp_path / name).write_text(text)
     assert code_digests(tmp_path / "core").keys() == {"core", "a.b", "c.b", "a.d", "c.e"}

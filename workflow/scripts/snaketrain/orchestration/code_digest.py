@@ -31,6 +31,7 @@ WITHOUT_EFFECT_ON_RESULTS = (
 )
 # Of extras: `training` takes over only steps that are equal to the bit; `preparing` counts where `Stage.adds_code` says so.
 OF_EXTRAS = re.compile(r"snaketrain\.extras\.\w+\.(stages|top_level|training|preparing)")
+BY_RUN = "sampling"  # this module of an extra counts for the runs of which `code(run)` in its `settings.py` names it
 OF_ANY_EXTRA = "snaketrain.extras.*."  # begins the name of what the core asks each of them for
 # Files that declare settings. What computes with them counts, such as the steps of a warm-up; declarations and checks do not.
 SCHEMA = "snaketrain.config.schema"
@@ -139,9 +140,8 @@ def _imports(tree: ast.AST) -> Iterator[str]:
                 if start.strip("."):
                     yield start
                 yield from (f"{start}{'.' if node.module else ''}{alias.name}" for alias in node.names)
-            case ast.Call(
-                ast.Name("modules" | "hooks"), [ast.Constant(str(name)), *_]
-            ):  # of config.schema.of_extras: so the core asks the extras
+            # of config.schema.of_extras: so the core asks the extras
+            case ast.Call(ast.Name("modules" | "hooks"), [ast.Constant(str(name)), *_]) if name != BY_RUN:
                 yield f"{OF_ANY_EXTRA}{name}"
 
 
