@@ -25,11 +25,7 @@ class OfFiles(GenerateJsonSchema):
     def model_schema(self, schema: ModelSchema) -> Schema:
         found = super().model_schema(schema)
         found.pop("required", None)
-        if short := schema["cls"].short_for:
-            return {"type": ["object", "string"], "description": f"a text stands for `{short}`"} | {
-                key: value for key, value in found.items() if key != "type"
-            }
-        return found
+        return found | ({"type": ["object", "string"]} if schema["cls"].short_for else {})
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -62,7 +58,10 @@ def json_schema() -> Schema:
                 ),
                 "sweeps": by_name({"$ref": "#/$defs/Sweep"}, "each makes one run of every combination of the values of dotted settings"),
             }
-            | {key: by_name({"anyOf": [{"$ref": f"#/$defs/{each.__name__}"} for each in of_key]}, "") for key, of_key in beside.items()}
+            | {
+                key: by_name({"anyOf": [{"$ref": f"#/$defs/{each.__name__}"} for each in of_key]}, f"settings of `{key}` by name")
+                for key, of_key in beside.items()
+            }
         ),
         "$defs": definitions
         | {

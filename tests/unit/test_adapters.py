@@ -47,7 +47,9 @@ def adapted(module: nn.Module, **adapters: object) -> nn.Module:
     return module
 
 
-@pytest.mark.parametrize("adapters", [{"target_modules": ["query", "valeu"]}, {"modules_to_save": ["pooling"]}])
+@pytest.mark.parametrize(
+    "adapters", [{"target_modules": ["query", "valeu"]}, {"target_modules": ["key", "outer.query"]}, {"modules_to_save": ["pooling"]}]
+)
 def test_names_that_match_no_module_are_refused(adapters):
     ((setting, names),) = adapters.items()
     with pytest.raises(SystemExit, match=f"model.adapters.{setting}: the model has no module .{names[-1]}."):

@@ -1,6 +1,7 @@
 """config/schema.json accepts the configurations that come with the project, and refuses what the workflow refuses by its name, type or bounds."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,12 @@ def schema() -> Draft202012Validator:
     found = json.loads((CONFIG / "schema.json").read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(found)
     return Draft202012Validator(found)
+
+
+def test_every_reference_leads_somewhere(schema):
+    """Two settings classes of one name would be told apart by longer ones."""
+    named = set(re.findall(r'"\$ref": "#/\$defs/(\w+)', json.dumps(schema.schema)))
+    assert len(named) > 20 and named <= schema.schema["$defs"].keys()
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

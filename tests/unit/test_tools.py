@@ -91,7 +91,8 @@ def test_over_ssh_the_command_of_a_tunnel_is_told(tmp_path, monkeypatch, capsys)
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.1 50000 192.0.2.2 22")
     monkeypatch.setattr("webbrowser.open", lambda address: pytest.fail("there is no browser on that machine"))
     show_runs.show(f"sqlite:///{tmp_path}/mlflow.db", "http://127.0.0.1:5001", browser=True)
-    assert "From your own machine: ssh -N -L 5001:127.0.0.1:5001 " in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "From your own machine: ssh -N -L 5001:127.0.0.1:5001 " in told and "@192.0.2.2, " in told
 
 
 def test_without_results_the_tool_says_how_to_make_some(tmp_path):

@@ -1,9 +1,12 @@
 # Compares all runs in one table and on one page.
 
 
+from functools import partial
+
 from snaketrain.orchestration.unfinished import verdict
 
-config["verdict"] = verdict(pipeline.manifest("compare_runs"))  # for Snakemake's report, whose templates see nothing else
+# for Snakemake's report, whose templates see nothing else; it is read there alone
+config["verdict"] = partial(verdict, pipeline.manifest("compare_runs"))
 
 
 localrules:

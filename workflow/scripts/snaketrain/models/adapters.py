@@ -25,18 +25,17 @@ def add_adapters(module: nn.Module, adapters: JsonObject, untrained: Iterable[st
     """Freeze the module, insert adapters, and train these, `modules_to_save`, and the parameters that pretrained weights lack."""
     from peft import LoraConfig, inject_adapter_in_model
 
-    known = {name.rpartition(".")[2] for name, _ in module.named_modules()}
-    for target in targets if isinstance(targets := adapters["target_modules"], list) else ():
-        if target.rpartition(".")[2] not in known:  # of several, peft would leave it out
-            raise SystemExit(f"model.adapters.target_modules: the model has no module '{target}'{nearest(target, known)}")
-    heads = [*adapters["modules_to_save"], *owners(untrained)]
+    targets, heads = adapters["target_modules"], [*adapters["modules_to_save"], *owners(untrained)]
+    for target in targets if isinstance(targets, list) else ():  # of several, peft would leave out those that match nothing
+        matching(module, target, "target_modules")
     config = LoraConfig(task_type=task_type(module), **(adapters | {"modules_to_save": None}))
     try:
         inject_adapter_in_model(config, module, NAME)
     except ValueError as error:  # such as targets that match nothing
         raise SystemExit(f"model.adapters: {error}") from None
     for head in heads:
-        train_head(module, head)
+        for part in matching(module, head, "modules_to_save"):
+            part.requires_grad_(True)
     config.modules_to_save = list(dict.fromkeys(heads)) or None
     check_tied(module)
     sizes = {parameter: parameter.numel() for parameter in module.parameters()}
@@ -56,12 +55,13 @@ def owners(parameters: Iterable[str]) -> list[str]:
     return found
 
 
-def train_head(module: nn.Module, head: str) -> None:
-    matched = [part for name, part in module.named_modules() if name == head or name.endswith(f".{head}")]  # as peft matches them
-    if not matched:
-        raise SystemExit(f"model.adapters.modules_to_save: the model has no module `{head}`. Correct the name.")
-    for part in matched:
-        part.requires_grad_(True)
+def matching(module: nn.Module, wanted: str, setting: str) -> list[nn.Module]:
+    """The modules that a name means to peft: its own, or those whose names end in it."""
+    named = dict(module.named_modules())
+    if found := [part for name, part in named.items() if name == wanted or name.endswith(f".{wanted}")]:
+        return found
+    ends = {name.split(".", start)[-1] for name in named for start in range(name.count(".") + 1)}
+    raise SystemExit(f"model.adapters.{setting}: the model has no module '{wanted}'{nearest(wanted, sorted(ends))}")
 
 
 def task_type(module: nn.Module) -> str | None:

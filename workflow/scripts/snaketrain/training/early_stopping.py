@@ -27,6 +27,9 @@ class EarlyStopping(Callback):
     def __init__(self, selection: Selection, patience: int, min_change: float = 0.0):
         self.metric, self.sign = selection.metric, selection.sign
         self.patience, self.min_change = patience, min_change
+        self.forget()
+
+    def forget(self) -> None:
         self.best, self.since = -math.inf, 0
 
     def on_train_start(self, state: TrainState) -> None:
@@ -89,10 +92,8 @@ class ReduceOnPlateau(Callback):
         return kept | {"rate": self.optimizer.param_groups[0]["lr"], "metric": self.metric, "sign": self.sign}
 
     def load_state_dict(self, state: StateDict) -> None:
-        if (state["metric"], state["sign"]) == (
-            self.metric,
-            self.sign,
-        ):  # else it waits for a plateau of the new metric, from the rate reached
+        # by another metric it waits for a plateau of that, from the rate reached
+        if (state["metric"], state["sign"]) == (self.metric, self.sign):
             for name in KEPT:
                 setattr(self.scheduler, name, state[name])
         self.optimizer.param_groups[0]["lr"] = state["rate"]
@@ -128,6 +129,8 @@ def replay_evaluations(trainer: "Trainer") -> None:
     stopping = [callback for callback in trainer.callbacks.callbacks if isinstance(callback, EarlyStopping)]
     found = state.strategy.all_gather_object(sorted(evaluations(checkpoints.folder.parent).items()) if state.rank == 0 else [])[0]
     known = [(step, metrics) for step, metrics in found if 0 < step < state.step or (step == state.step and checkpoints.evaluated)]
+    for each in stopping:
+        each.forget()
     for step, metrics in known:
         trainer.best.improved(metrics)
         for each in stopping:

@@ -39,8 +39,11 @@ def named(value: Json) -> Json:
     return {name: {"use": name} if metric is None else metric for name, metric in value.items()} if isinstance(value, dict) else value
 
 
-AsGiven = dict[Name, Metric | None] | list[Name]
-Metrics = Annotated[dict[Name, Metric], BeforeValidator(named, json_schema_input_type=AsGiven), AfterValidator(with_names_of_their_own)]
+Metrics = Annotated[
+    dict[Name, Metric],
+    BeforeValidator(named, json_schema_input_type=dict[Name, Metric | None] | list[Name]),
+    AfterValidator(with_names_of_their_own),
+]
 
 
 ARGUMENTS_WITH_SETTINGS = {"lr": "train.learning_rate", "weight_decay": "train.weight_decay"}  # arguments of optimizers that are settings
