@@ -74,7 +74,7 @@ def reference() -> str:
     parts += ["## Arguments of tasks", "What `train.task.arguments` takes.", arguments_of_tasks()]
     parts += [table("### Arguments of `text_classification`", TextClassificationSettings)]
     parts += [table("### Arguments of `module`", ModuleSettings)]
-    parts += [table(f"### {value.__name__} of `module`", value) for value in inside(ModuleSettings) if value not in values]
+    parts += [table(f"### {value.__name__}", value) for value in inside(ModuleSettings) if value not in values]
     return "\n\n".join(parts) + "\n"
 
 

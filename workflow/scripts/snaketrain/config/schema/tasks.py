@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from snaketrain.config.errors import nearest, problems_of
-from snaketrain.config.schema import Metric as AnyMetric
-from snaketrain.config.schema import Use
+from snaketrain.config.schema import Metric, Use
 from snaketrain.config.schema.base import LARGEST, Fraction, Section
 from snaketrain.config.schema.train import with_names_of_their_own
 from snaketrain.runtime.strict_json import JsonObject
@@ -73,7 +72,7 @@ class Regulariser(Use):
         return self.name or self.use.replace(":", ".").rpartition(".")[2]
 
 
-class Metric(AnyMetric):
+class PredictionMetric(Metric):
     """A metric of one prediction."""
 
     prediction: str | None = Field(None, description="the prediction it is computed from; null: the first one")
@@ -89,7 +88,7 @@ class ModuleSettings(Section):
     )
     losses: dict[str, Loss] = Field(description="losses by the name of the prediction", min_length=1)
     regularisers: list[Regulariser] = Field([], description="further terms of the loss")
-    metrics: Annotated[dict[str, Metric], AfterValidator(with_names_of_their_own)] = Field(
+    metrics: Annotated[dict[str, PredictionMetric], AfterValidator(with_names_of_their_own)] = Field(
         {}, description="metrics by the name under which they are logged, and by which `select.metric` selects"
     )
 
@@ -105,7 +104,7 @@ class ModuleSettings(Section):
 
     @property
     def targets(self) -> set[str]:
-        compared: list[Loss | Metric] = [*self.losses.values(), *self.metrics.values()]
+        compared: list[Loss | PredictionMetric] = [*self.losses.values(), *self.metrics.values()]
         return {each.target for each in compared if each.target}
 
     def contradictions(self) -> Iterator[str]:
