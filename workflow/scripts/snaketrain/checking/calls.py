@@ -31,7 +31,14 @@ OF_TORCHMETRICS = "torchmetrics.metric"  # where the base class of all metrics i
 # arguments that the stage itself passes
 OF_STRATEGIES = ("device", "precision")
 WITH_MOMENTUM = ("OneCycleLR", "CyclicLR")
-OF_SCHEDULES = ("optimizer", "last_epoch", "max_lr", "total_steps", "epochs", "steps_per_epoch")
+OF_SCHEDULES = {  # of torch's schedulers, with what sets them
+    "max_lr": "is set by train.learning_rate. Set that instead.",
+    "total_steps": "is set by the length of the training. Leave it out.",
+    "epochs": "is set by the length of the training. Leave it out.",
+    "steps_per_epoch": "is set by the length of the training. Leave it out.",
+    "last_epoch": "is set where a training resumes. Leave it out.",
+    "optimizer": "is passed by the trainer. Leave it out.",
+}
 OF_TRAINERS = ("state", "data", "train", "plan", "folder", "journals", "options", "settings")
 
 Parameters = dict[str, inspect.Parameter]
@@ -88,8 +95,12 @@ def call_problems(reference: Reference, found: Callable[..., Any]) -> Iterator[s
             return
         if reference.use == PLATEAU and ".groups." in reference.setting:
             yield f"{reference.setting}: ReduceLROnPlateau lowers the rates of all groups. Name it as train.schedule."
-        passed = (*OF_SCHEDULES, *(["T_max"] if "T_max" not in given else []), *(["mode"] if reference.use == PLATEAU else []))
-        yield from argument_problems(where, given, found, passed=passed, positional=0 if isinstance(found, type) else 2)
+        is_class = isinstance(found, type)
+        set_elsewhere = OF_SCHEDULES | ({"mode": "follows from select.metric. Leave it out."} if reference.use == PLATEAU else {})
+        yield from (f"{where}.{name}: {set_elsewhere[name]}" for name in given if is_class and name in set_elsewhere)
+        others = {name: value for name, value in given.items() if not (is_class and name in set_elsewhere)}
+        passed = (*set_elsewhere, *(["T_max"] if "T_max" not in given else []))
+        yield from argument_problems(where, others, found, passed=passed, positional=0 if is_class else 2)
     elif reference.short_names_in == "strategies":
         yield from argument_problems(where, given, found, passed=OF_STRATEGIES)
         yield from passed_problems(reference, found, "`device` and `precision`", "**options", **dict.fromkeys(OF_STRATEGIES))

@@ -16,6 +16,7 @@ from snaketrain.runtime.strict_json import Json, JsonObject
 
 LONGEST_NAME = 100
 READ_AS_ANOTHER = re.compile(r"[-+]?(0[0-7_]+|[1-9][0-9_]*(:[0-5]?[0-9])+)")  # YAML's octal and sexagesimal numbers: 010 is 8, 1:30 is 90
+NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # in JSON
 # two ways to set the same thing: a run or file that gives one of them replaces the other
 ALTERNATIVES = {
     "train.steps": "train.epochs",
@@ -119,6 +120,10 @@ def _parsed(text: str, where: str) -> tuple[JsonObject, list[str]]:
         problems = [f"{where}, {problem}" for problem in _ambiguities(node, loader)] if node else []
         if found is None and not problems:
             found = loader.construct_document(node) if node else {}
+        written = json.dumps(found, ensure_ascii=False)  # refuses what is no JSON, such as a list in itself
+        written.encode()  # refuses half of a surrogate pair
+        if NUL.search(written):
+            raise ValueError("a NUL byte")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -129,6 +134,8 @@ def _parsed(text: str, where: str) -> tuple[JsonObject, list[str]]:
         return {}, [f"{where}, line {line}: not YAML: {str(error).splitlines()[0]}. Remove the character."]
     except RecursionError:
         return {}, [f"{where}: is nested too deeply. Write it flatter."]
+    except (ValueError, TypeError, AttributeError) as error:
+        return {}, [f"{where}: contains what cannot be a setting: {error}. Remove it, or put it in quotes."]
     if not problems and not isinstance(found, dict):
         return {}, [f"{where}: expects settings with their values, such as `train:`, at the top level, not {shown(found)}."]
     return found, problems
