@@ -189,6 +189,7 @@ BY_HAND: list[tuple[str, Any, dict]] = [
     ("compute", {"nodes": -1}, {}),
     ("compute", {"nodes": "4+0"}, {}),
     ("compute", {"nodes": "1-4+1"}, {}),
+    ("compute", {"interface": "ib0", "launcher": "torchrun"}, {}),
     ("compute", {"sbatch": "--gres=gpu:1"}, {}),
     ("compute", {"sbatch": "--comment='x"}, {}),
     ("data", {"columns": [], **BASE["data"]}, {}),

@@ -251,9 +251,9 @@ def test_one_agent_on_each_node_that_the_job_was_given():
 
 
 def test_each_step_asks_for_all_gpus_of_its_job():
-    found = command_of(Allocation("7", 0, ("a1",), gpus=4), NodeSize(4, 8, cpu=False))
+    found = command_of(Allocation("7", 0, ("a1",), gpus=4), NodeSize(4, 8, cpu=False, interface="ib0"))
     assert found[found.index("--gpus-per-node") + 1] == "4"
-    assert "--rdzv-conf=gpus=4" in found
+    assert "--rdzv-conf=gpus=4,interface=ib0" in found
 
 
 def test_arguments_of_the_script_are_not_read_by_a_shell():

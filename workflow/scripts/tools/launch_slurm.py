@@ -31,6 +31,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         help="nodes to train on: 2, a range such as 1-4, or 4+1 with a spare (default: %(default)s)",
     )
     parser.add_argument("--threads", type=int, default=1, help="CPU cores on each node (default: %(default)s)")
+    parser.add_argument("--interface", help="network interface over which nodes communicate, such as ib0 (default: the system chooses)")
     parser.add_argument(
         "--python",
         type=shlex.split,
@@ -60,7 +61,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def node_size(args: argparse.Namespace) -> NodeSize:
-    return NodeSize(args.processes, args.threads, args.cpu, tuple(args.torchrun), tuple(args.python), tuple(args.srun))
+    return NodeSize(args.processes, args.threads, args.cpu, tuple(args.torchrun), args.interface, tuple(args.python), tuple(args.srun))
 
 
 def main() -> int:

@@ -1,10 +1,13 @@
 """One start of a training on nodes of its SLURM job: a step of srun with an agent on each node, and why it ended."""
 
 import contextlib
+import fcntl
 import os
+import platform
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -20,6 +23,31 @@ from snaketrain.slurm.client import Allocation, Slurm, SlurmError, refused_for_n
 
 if TYPE_CHECKING:
     from snaketrain.launch.rendezvous import Server
+
+
+# --- The network interface over which the nodes of a training communicate: `compute.interface`.
+
+SIOCGIFADDR = 0x8915  # of Linux: the IPv4 address of an interface
+
+
+def address_of(interface: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        except OSError as error:
+            here = ", ".join(name for _, name in socket.if_nameindex())
+            raise SystemExit(
+                f"compute.interface: {platform.node()} has no interface `{interface}` with an IPv4 address ({error.strerror}). Name one of {here}."
+            ) from None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def use_interface(interface: str) -> None:
+    """Make NCCL and gloo use it, unless the environment names another."""
+    address_of(interface)
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # `=`: this one alone, not all with this prefix
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+
 
 BACKEND = "snaketrain"  # the name in torchrun's entry point
 SECONDS_TO_END = 60  # for srun to end its step
@@ -37,6 +65,7 @@ class NodeSize:
     threads: int
     cpu: bool = False
     torchrun: tuple[str, ...] = ()  # further options of it
+    interface: str | None = None  # of the network
     python: tuple[str, ...] = (sys.executable,)  # the command that starts Python, in a container for example
     srun_options: tuple[str, ...] = ()
 
@@ -61,7 +90,8 @@ class Step:
         if warning := raise_limit(len(self.hosts) * self.size.processes):  # all connect to this process
             print(f"job {self.job.number}: {warning}", flush=True)
         listening = socket.create_server(("", 0), backlog=4096)
-        endpoint = f"{self.job.hosts[0]}:{listening.getsockname()[1]}"
+        here = address_of(self.size.interface) if self.size.interface else self.job.hosts[0]
+        endpoint = f"{here}:{listening.getsockname()[1]}"
         # a process of an earlier start may live on, on a node that is cut off; it must not write any more: see runtime/ownership.py
         environment = os.environ | {"SNAKETRAIN_START": start}
         srun = subprocess.Popen(srun_command(self.job, self.hosts, self.size, endpoint, command), env=environment, stderr=subprocess.PIPE)
@@ -196,7 +226,9 @@ def srun_command(job: Allocation, hosts: list[str], size: NodeSize, endpoint: st
     # --wait 0: the first node may still be writing long after the others are done. --kill-on-bad-exit: nobody waits for a failed node
     options += ["--kill-on-bad-exit=1", "--wait", 0, "--unbuffered", *size.srun_options]
     rendezvous = [f"--nnodes={count}", f"{PROCESSES}{size.processes}", f"--rdzv-backend={BACKEND}", f"--rdzv-endpoint={endpoint}"]
-    rendezvous += [] if size.cpu else [f"--rdzv-conf=gpus={size.processes}"]
+    known = [] if size.cpu else [f"gpus={size.processes}"]
+    known += [f"interface={size.interface}"] if size.interface else []
+    rendezvous += [f"--rdzv-conf={','.join(known)}"] if known else []
     return list(map(str, ["srun", *options, *size.python, *torchrun([*size.torchrun, *rendezvous]), *command]))
 
 

@@ -20,7 +20,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
 
 from snaketrain.launch.rendezvous import Member, connect
-from snaketrain.launch.slurm_step import BACKEND
+from snaketrain.launch.slurm_step import BACKEND, use_interface
 from snaketrain.launch.workers import Ending, lost_gpus
 from snaketrain.runtime.processes import kill_since, memory_use
 from snaketrain.runtime.ranks import STOPPED_EARLY, WORTH_ANOTHER_START
@@ -83,6 +83,8 @@ class NodeRendezvous(RendezvousHandler):
 
     def __init__(self, parameters: RendezvousParameters):
         self.parameters = parameters
+        if interface := parameters.get("interface"):
+            use_interface(interface)
         self.member = Member(parameters.endpoint, os.environ["SLURMD_NODENAME"], parameters.max_nodes, os.environ["SLURM_STEP_ID"])
         if lost := self.lost_gpus():
             self.member.report(Ending(WORTH_ANOTHER_START, lost, node_unfit=True))

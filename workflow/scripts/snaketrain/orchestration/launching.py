@@ -160,8 +160,8 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
 
 
 def step_options(compute: Compute) -> str:
-    """Options of launch_slurm.py: the environment of the processes that it starts."""
-    words = []
+    """Options of launch_slurm.py: the network interface, and the environment of the processes that it starts."""
+    words = [f"--interface={compute.interface}"] if compute.interface else []
     if compute.environment or compute.setup or compute.container or through_extras(compute):
         words.append(f"--python={shlex.join(python_words(compute))}")
     return "".join(f" {shlex.quote(word)}" for word in [*words, *(f"--srun={option}" for option in srun_options(compute))])

@@ -173,6 +173,11 @@ class Compute(Section):
         description="for the launcher `env`: the command in front of python; `$NAME` and quotes work as in a shell",
         min_length=1,
     )
+    interface: str | None = Field(
+        None,
+        description="network interface for the communication between nodes of a SLURM job, such as ib0; null: the system chooses",
+        min_length=1,
+    )
     bind: Literal["none", "node", "socket", "exclusive", "core-complex"] = Field(
         "none",
         description="binds each process to cores near its GPU, as `torchrun --numa-binding` does: to all of its NUMA `node` or `socket`, or, "
@@ -260,6 +265,8 @@ class Compute(Section):
             yield f"`launch_command` is for the `launcher` env, but `launcher` is {self.launcher}: set it to env, or remove `launch_command`"
         if self.bind != "none" and (why := "device" if self.device == "cpu" else "launcher" if self.launcher == "env" else None):
             yield f"`bind` has torchrun bind processes to cores near their GPUs, but `{why}` is {getattr(self, why)}: remove `bind`"
+        if self.interface and self.launcher in ("torchrun", "env"):
+            yield f"`interface` is for the `launcher` srun, but `launcher` is {self.launcher}: remove `interface`"
         if self.launcher in ("env", "torchrun") and self.nodes != "1":
             where = "this machine" if self.launcher == "torchrun" else "wherever `launch_command` says"
             yield f"the `launcher` {self.launcher} starts processes on {where}: set `nodes` to 1, or `launcher` to auto"

@@ -104,6 +104,8 @@ def body(compute: Compute, script: Sequence[str]) -> Iterator[str]:
         yield continued([launching.launch(compute, True), *arguments])
         return
     yield MEETING
+    if compute.interface:
+        yield f"export NCCL_SOCKET_IFNAME={shlex.quote(f'={compute.interface}')} GLOO_SOCKET_IFNAME={shlex.quote(compute.interface)}"
     srun = [SRUN.format(threads=compute.threads), *map(shlex.quote, launching.srun_options(compute))]
     python = shlex.join(launching.python_words(compute))
     if compute.setup:
