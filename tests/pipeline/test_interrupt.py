@@ -83,7 +83,7 @@ def test_ctrl_c_saves_and_the_next_start_resumes(workspace, tmp_path):
     shown = in_terminal(["env", "TERM=xterm", "NO_COLOR=1", *words, TARGET], folder)
     assert f"long  resumes after step {stopped['step']}\r\n" in shown, shown
     assert "train_model        long  done in " in shown, shown
-    assert re.search(r"\x1b\[1F\x1b\[Jlong  \d+/\d+  \d+ %  loss ", shown), f"no live line: {shown}"
+    assert re.search(r"\x1b\[2F\x1b\[Jlong  (eta \d:\d\d  )?\d+/\d+  \d+ %  loss ", shown), f"no live line: {shown}"
     found = events(folder)
     steps = [event["step"] for event in found if event["event"] == "train"]
     assert [event["resume_step"] for event in found if event["event"] == "attempt"] == [0, stopped["step"]]

@@ -73,9 +73,18 @@ def test_run_refuses_a_configuration_with_errors_and_finds_profiles(folder):
 def test_export_copies_a_model_that_is_as_it_was_written(folder, tmp_path):
     snaketrain(folder, "export", "small", str(tmp_path / "mine"))
     model = folder / "results/runs/small/selection/model"
+    mine = tmp_path / "mine"
     assert {path.name: path.read_bytes() for path in model.iterdir()} == {
-        path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()
+        path.name: path.read_bytes() for path in mine.iterdir() if path.is_file()
     }
+    assert {path.name for path in (mine / "run").iterdir()} >= {"run.yaml", "run.json", "journal.jsonl", "evaluation", "comparison.html"}
+    assert "No errors in the configuration of 1 run." in snaketrain(folder, "check", str(mine / "run/run.yaml"))
+    assert "Nothing would run" in snaketrain(folder, "why", str(mine / "run/run.yaml"), "small"), "it has the settings of the run"
+    snaketrain(folder, "export", "small", str(tmp_path / "mine.tar.gz"))
+    shutil.unpack_archive(tmp_path / "mine.tar.gz", tmp_path / "unpacked")
+    assert [path.relative_to(mine) for path in sorted(mine.rglob("*"))] == [
+        path.relative_to(tmp_path / "unpacked/mine") for path in sorted((tmp_path / "unpacked/mine").rglob("*"))
+    ]
     assert "is there already and not empty" in snaketrain(folder, "export", "small", str(tmp_path / "mine"), code=1)
     assert "Runs that have: other, small." in snaketrain(folder, "export", "smal", str(tmp_path / "x"), code=1)
     settings = (model / "config.json").read_text()
@@ -92,8 +101,13 @@ def test_clean_deletes_what_no_run_needs_once_it_is_told_so(folder):
     (folder / "fewer.yaml").write_text(yaml.safe_dump(tiny.configuration() | {"runs": {"small": {"train.learning_rate": 1e-3}}}))
     kept = {path for path in (folder / "results").rglob("*") if runs / "other" not in (path, *path.parents)}
     assert "Nothing to delete" in snaketrain(folder, "clean", "fewer.yaml", CONFIGURATION)
-    assert "would delete" in (text := snaketrain(folder, "clean", "fewer.yaml")) and "results/runs/other" in text
-    assert (runs / "other/training/manifest.json").exists() and "results/runs/small" not in text
-    assert "deleted" in snaketrain(folder, "clean", "fewer.yaml", "--yes")
-    assert not (runs / "other").exists() and all(path.exists() or path.is_symlink() for path in kept)
+    superseded = runs / "small/superseded/training-1"
+    superseded.mkdir(parents=True)
+    text = snaketrain(folder, "clean", "fewer.yaml")
+    assert (
+        "results/runs/other\n" in text and "results/runs/small/superseded\n" in text and "nothing was deleted; --yes deletes them." in text
+    )
+    assert (runs / "other/training/manifest.json").exists() and "results/runs/small\n" not in text
+    assert "Deleted " in snaketrain(folder, "clean", "fewer.yaml", "--yes")
+    assert not (runs / "other").exists() and not superseded.exists() and all(path.exists() or path.is_symlink() for path in kept)
     assert [run["run"] for run in json.loads(snaketrain(folder, "status", "--json"))] == ["small"]

@@ -22,10 +22,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="apt
 
 @pytest.fixture(scope="module")
 def addresses(workspace, tmp_path_factory):
-    """The addresses that the follower prints, served by what `make ui` starts."""
+    """The addresses that the follower prints where a server is there, which is what `make ui` starts."""
     uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
-    command = [warm_python(), SCRIPTS / "tools/follow_runs.py", "--results", workspace / "results", "--uri", uri, "--once", "--no-models"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    track = [warm_python(), SCRIPTS / "tools/follow_runs.py", "--results", workspace / "results", "--once", "--no-models", "--uri"]
+    told = subprocess.run([*track, uri], capture_output=True, text=True, check=True).stdout
+    assert told.rstrip().endswith(f"snaketrain ui --uri {uri}"), "the command that starts a server, and no address"
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -33,7 +34,8 @@ def addresses(workspace, tmp_path_factory):
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
     try:
         view = server.stdout.readline().split()[-1]
-        found = {line.split()[0]: line.split()[-1].replace(":5000", f":{port}") for line in told.splitlines()[1:]}
+        told = subprocess.run([*track, f"http://127.0.0.1:{port}"], capture_output=True, text=True, check=True).stdout
+        found = {line.split()[0]: line.split()[-1] for line in told.splitlines()[1:]}
         assert found["all"] == view
         assert listening(int(port)) == {"127.0.0.1"}
         yield found

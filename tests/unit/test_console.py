@@ -86,7 +86,7 @@ def test_the_lines_of_a_job(console, stream):
     begin(console, reason=f"Params have changed since last execution: before: {before} now: {now} ; Updated input files: a")
     report(console, "job_finished", job_id=1)
     assert lines(stream)[1:] == [
-        "train_model        wide  logs/train_model/wide.log  (its input changed; code, train.seed changed)",
+        "train_model        wide  (its input changed; code, train.seed changed)",
         "train_model        wide  done in 0:00  (1 of 3 jobs)",
     ]
 
@@ -123,21 +123,21 @@ def test_a_log_that_is_removed_while_its_job_begins_is_no_error(console, stream,
     for look in ("is_file", "exists"):  # just before
         monkeypatch.setattr(Path, look, lambda path: path.suffix == ".log")
     begin(console)
-    assert lines(stream) == ["train_model        wide  logs/train_model/wide.log"] and 1 in console.running
+    assert lines(stream) == ["train_model        wide"] and 1 in console.running
 
 
-def test_a_submitted_job_has_its_number_and_the_log_of_slurm(console, stream, tmp_path):
+def test_a_submitted_job_has_its_number(console, stream, tmp_path):
     begin(console, 4)
     lines(stream)
     report(console, None, f"Job 4 has been submitted with SLURM jobid 41 (log: {tmp_path}/logs/slurm/41.log).")
     report(console, None, "SLURM run ID: 1f")
-    assert lines(stream) == ["train_model        wide  SLURM job 41  logs/slurm/41.log"]
+    assert lines(stream) == ["train_model        wide  SLURM job 41"]
 
 
-def test_jobs_that_are_submitted_as_one_have_their_number_and_the_log_of_slurm(console, stream, tmp_path):
+def test_jobs_that_are_submitted_as_one_have_its_number(console, stream, tmp_path):
     log = f"{tmp_path}/logs/slurm/group_wide_evaluate_model_select_checkpoint_train_model/41.log"
     report(console, None, f"Job 8f3e5a0c-1b2d has been submitted with SLURM jobid 41 (log: {log}).")
-    assert lines(stream) == [f"train_model wide  SLURM job 41  {log.removeprefix(f'{tmp_path}/')}"]
+    assert lines(stream) == ["train_model wide  SLURM job 41"]
 
 
 def test_a_warning_in_a_log_is_repeated_once(console, stream):
@@ -176,6 +176,45 @@ def test_where_a_training_is(console, stream, monkeypatch):
         "wide  ended at step 50: f1 has not improved in 2 evaluations",
         "train_model        wide  done in 0:00  50/100  50 %  loss 0.500  (1 of 0 jobs)",
     ]
+
+
+def test_a_killed_training_is_told_where_and_perhaps_why(console, stream):
+    log, journal = begin(console), Path("results/runs/wide/training/journal.jsonl")
+    write(
+        journal,
+        {"event": "attempt", "attempt": 1, "resume_step": 0, "steps": 100},
+        {"event": "train", "step": 90, "metrics": {"loss": 0.5}},
+    )
+    log.write_text("python train_model.py\nkilled by SIGKILL\n")
+    report(console, "job_error", jobid=1, rule_msg=None, log=[str(log)])
+    assert lines(stream)[1] == "train_model        wide  killed by SIGKILL, after step 90, perhaps for memory; the same command resumes it"
+
+
+def test_the_last_live_line_is_about_all_jobs(console, monkeypatch):
+    """Of five trainings one is done, one is half done after ten seconds, one waits in the queue of a cluster."""
+    monkeypatch.setattr(console.display, "is_live", True)
+    report(console, "run_info", stats={"train_model": 5, "select_checkpoint": 5, "compare_runs": 1, "all": 1, "total": 12})
+    console.count_jobs = lambda: 11
+    name = "learning_rate=1e-5-weight_decay=0.01-seed=0"
+    for number, run in enumerate(("first", name, "waiting")):
+        begin(console, number, run=run)
+    console.running[0].started -= 20
+    report(console, "job_finished", job_id=0)
+    half = {"event": "train", "step": 50, "metrics": {"loss": 0.5}, "spent": {"steps": 10.0, "data_wait": 0.0}}
+    write(Path(f"results/runs/{name}/training/journal.jsonl"), {"event": "attempt", "attempt": 1, "resume_step": 0, "steps": 100}, half)
+    Path(f"logs/train_model/{name}.log").write_text("command\n")
+    for job in console.running.values():
+        console._look(job)
+    *_, last = shown = console._live_lines()
+    assert shown[0] == "learning_rate=1…cay=0.01-seed=0  eta 0:10  50/100  50 %  loss 0.500"
+    assert last == "1 of 11 jobs, 1 running, 1 waiting", "nothing is known yet of the time that a selection takes"
+    begin(console, 3, run="first", stage="select_checkpoint")
+    console.running[3].started -= 5
+    report(console, "job_finished", job_id=3)
+    # what the running one needs, three more of 20 seconds, and four selections of 5
+    assert console._live_lines()[-1] == "2 of 11 jobs, 1 running, 1 waiting, eta 1:30"
+    console.count_jobs = lambda: 12
+    assert "eta" not in console._live_lines()[-1], "a search has added a job"
 
 
 def test_a_journal_that_replaces_a_shorter_one_is_read_from_its_begin(console, stream):

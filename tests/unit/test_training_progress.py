@@ -24,7 +24,7 @@ def evaluation(**metrics: float) -> dict:
 def test_a_line_has_step_loss_metric_and_time_left(progress):
     progress.add(evaluation(loss=0.5, macro_f1=0.8, accuracy=0.79))
     progress.add(train(60, 0.4817, steps=30.0, data_wait=6.0))
-    assert progress.line == "pretrained  60/126  48 %  loss 0.482  dev accuracy 0.790  eta 0:40"
+    assert progress.line == "pretrained  eta 0:40  60/126  48 %  loss 0.482  dev accuracy 0.790"
 
 
 def test_the_speed_is_a_moving_average_that_an_evaluation_does_not_spoil(progress):

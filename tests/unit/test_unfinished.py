@@ -114,7 +114,7 @@ def test_a_failed_an_interrupted_and_a_finished_run(workflow, tmp_path):
         ("Traceback\nmy.Error: so\n  more\nE1122 19:12:58.633000 25319 api.py:1002] failed (exitcode: 1)\n", "my.Error: so"),
         ("2026-11-22 19:12:58,475 disk full\nsrun: error: a1: task 0: Exited with exit code 1\n", "disk full"),
         ("slurmstepd: error: Detected 1 oom_kill event\n", "slurmstepd: error: Detected 1 oom_kill event"),
-        ("small  60/126  48 %  loss 0.482  eta 0:40\nkilled by SIGKILL\n", "killed by SIGKILL"),
+        ("small  eta 0:40  60/126  48 %  loss 0.482\nkilled by SIGKILL\n", "killed by SIGKILL"),
         ("2026-11-22 19:12:58,475 small  0/?  dev loss 0.7\nended with exit code 3\n", "ended with exit code 3"),
         ("own.Error: odd\nKeyError: so\nended with exit code 3\n", "KeyError: so"),
         (
@@ -125,7 +125,7 @@ def test_a_failed_an_interrupted_and_a_finished_run(workflow, tmp_path):
             "small  60/126\nthe kernel killed 1 process of this job on a1 for memory (limit 100 MB)\nkilled by SIGKILL\n",
             "killed by SIGKILL: the kernel killed 1 process of this job on a1 for memory (limit 100 MB)",
         ),
-        ("starting\nsmall  60/126  48 %  loss 0.482  eta 0:40\n", "starting"),
+        ("starting\nsmall  eta 0:40  60/126  48 %  loss 0.482\n", "starting"),
         ("", "{log} is empty"),
         (None, "it left no {log}; Snakemake's own messages say why"),
     ],

@@ -69,8 +69,8 @@ onsuccess:
     FOLLOWER.finish()
     if any(job.rule.name == "compare_runs" for job in workflow.dag.finished_jobs):
         print_comparison()
-    compared = any(job.rule.name == "compare_runs" for job in workflow.dag.jobs)
-    launching.say_where_to_look(pipeline.tracking.uri, compared)
+    if any(job.rule.name == "compare_runs" for job in workflow.dag.jobs):  # otherwise the page may be an earlier one's, as after `--until`
+        print(f"Compare the runs: {Path('results/comparison/index.html').resolve()}", file=sys.stderr)
 
 
 onerror:

@@ -25,13 +25,14 @@ from snakemake_logger_plugin_snaketrain.messages import (
     FAILED,
     SUBMITTED,
     is_chatter,
+    jobs_in,
     jobs_to_do,
     number_of_jobs,
     plain_error,
     short_reason,
     with_changes,
 )
-from snakemake_logger_plugin_snaketrain.running_jobs import RunningJob
+from snakemake_logger_plugin_snaketrain.running_jobs import RunningJob, seconds_left
 from snaketrain.orchestration.job_errors import last_error, last_traceback
 from snaketrain.runtime.journal import duration
 from snaketrain.runtime.strict_json import JsonObject
@@ -125,6 +126,8 @@ class Console(LogHandlerBase):
         self.finished: set[int] = set()
         self.unfinished: dict[int, str] = {}  # what happened to a job, until another try finishes it
         self.total = 0
+        self.to_do: Counter[str] = Counter()  # by stage
+        self.seconds: dict[str, list[float]] = {}  # that finished jobs took, by stage
         self.count_jobs: Callable[[], int] = lambda: self.total
         self._events: Queue[logging.LogRecord] = Queue()
         self._over = threading.Event()
@@ -210,7 +213,16 @@ class Console(LogHandlerBase):
                 self._look(job)
                 if not self.display.is_live and (line := job.due_line()):
                     self.print(line)
-            self.display.show([job.live_line for job in list(self.running.values())])
+            self.display.show(self._live_lines())
+
+    def _live_lines(self) -> list[str]:
+        """Of each running job, and of all: `12 of 40 jobs, 2 running, 5 waiting, eta 6:00`."""
+        jobs = list(self.running.values())
+        waiting = sum(not job.has_begun for job in jobs)
+        left = seconds_left(jobs, self.to_do, self.seconds) if len(self.finished) + self.to_do.total() == self.count_jobs() else None
+        parts = [f"{len(self.finished)} of {self.total} jobs", f"{len(jobs) - waiting} running", f"{waiting} waiting" if waiting else ""]
+        parts.append(f"eta {duration(left)}" if left else "")
+        return [*(job.live_line for job in jobs), ", ".join(filter(None, parts))] if jobs else []
 
     def _look(self, job: RunningJob) -> None:
         with suppress(OSError, KeyError, TypeError):  # of a file that is being replaced; the next look may find more
@@ -220,7 +232,7 @@ class Console(LogHandlerBase):
     # --- what Snakemake reports
 
     def _run_info(self, fields: JsonObject) -> None:
-        self.total = number_of_jobs(fields["stats"])
+        self.total, self.to_do = number_of_jobs(fields["stats"]), Counter(jobs_in(fields["stats"]))
         self.print(jobs_to_do(fields["stats"]))
 
     def _job_info(self, fields: JsonObject) -> None:
@@ -234,13 +246,13 @@ class Console(LogHandlerBase):
         name = " ".join(map(str, fields["wildcards"].values()))
         job = RunningJob(fields["jobid"], fields["rule_name"], name, Path(log[0] if log else ""), folder)
         self.running[job.number] = job
-        self.print("  ".join(filter(None, (job.title, *log, short_reason(fields["reason"])))))
+        self.print("  ".join(filter(None, (job.title, short_reason(fields["reason"])))))
 
     def _submitted(self, number: str, slurm_job: str, log: str) -> None:
         job = self.running.get(int(number)) if number.isdigit() else None
         # several jobs that are submitted as one have a number that means nothing; the folder of their log has their names
         title = job.title if job else str(Work.of(Path(log).parent.name.replace("group_", "rule_", 1)))
-        self.print(f"{title}  SLURM job {slurm_job}  {log.removeprefix(f'{os.getcwd()}/')}")
+        self.print(f"{title}  SLURM job {slurm_job}")
 
     def _job_finished(self, fields: JsonObject) -> None:
         number = fields["job_id"]
@@ -250,6 +262,8 @@ class Console(LogHandlerBase):
             self.total = self.count_jobs()
         if job := self.running.pop(number, None):
             self._look(job)
+            self.to_do[job.stage] -= 1
+            self.seconds.setdefault(job.stage, []).append(job.seconds)
             reached = f"  {job.progress.figures}" if job.has_progress else ""
             self.print(f"{job.title}  done in {duration(job.seconds)}{reached}  ({len(self.finished)} of {self.total} jobs)")
 
@@ -273,6 +287,9 @@ class Console(LogHandlerBase):
         if error.startswith("stopped by "):
             self.unfinished[job.number] = "stopped"
         how = error if error.startswith(("stopped by ", "killed by ", "ended with ")) else f"failed: {error}"
+        if error.startswith("killed by ") and job.has_progress:
+            perhaps = ", perhaps for memory" if error == "killed by SIGKILL" else ""
+            how = f"{error}, after step {job.progress.step}{perhaps}; the same command resumes it"
         self.print(f"{job.title}  {how}", logging.ERROR)
         self.print("\n".join(f"  {line}" for line in [*traceback, *also, f"log: {', '.join(fields['log'])}"]))
 

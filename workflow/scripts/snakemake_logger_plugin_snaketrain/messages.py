@@ -51,13 +51,16 @@ def is_chatter(text: str) -> bool:
 
 def jobs_to_do(stats: Mapping[str, int]) -> str:
     """`7 jobs: fetch_data 1, ...`, without the rule `all`, which runs nothing."""
-    counts = {rule: number for rule, number in stats.items() if rule not in ("all", "total")}
     total = number_of_jobs(stats)
-    return f"{total} job{'s' if total > 1 else ''}: {', '.join(f'{rule} {number}' for rule, number in counts.items())}"
+    return f"{total} job{'s' if total > 1 else ''}: {', '.join(f'{rule} {number}' for rule, number in jobs_in(stats).items())}"
+
+
+def jobs_in(stats: Mapping[str, int]) -> dict[str, int]:
+    return {rule: number for rule, number in stats.items() if rule not in ("all", "total")}
 
 
 def number_of_jobs(stats: Mapping[str, int]) -> int:
-    return sum(number for rule, number in stats.items() if rule not in ("all", "total"))
+    return sum(jobs_in(stats).values())
 
 
 def short_reason(reason: str) -> str:

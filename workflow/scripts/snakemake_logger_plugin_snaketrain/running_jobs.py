@@ -2,9 +2,11 @@
 
 import os
 import re
+import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,7 @@ WARNING = re.compile(r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} )?(warning: .*)"
 LINE_SECONDS = 10.0  # between two lines of a run, where they are not live
 CLOCKS_DIFFER_SECONDS = 5.0  # of a file server, or a node of a cluster
 LONGEST_WARNING = 300  # characters
+LONGEST_NAME = 31  # in a live line, which is cut at the end of a terminal's row
 
 
 @dataclass
@@ -34,7 +37,7 @@ class RunningJob:
         self.trains = trains(self.stage)
         self.shown_at = time.monotonic()
         self.progress = TrainingProgress(self.name)
-        self.has_progress = self.progress_is_new = False
+        self.has_progress = self.progress_is_new = self.has_begun = False
         self.warned: set[str] = set()
         self._looking = threading.Lock()
         self.journal = self.folder / "journal.jsonl"
@@ -54,7 +57,7 @@ class RunningJob:
 
     @property
     def live_line(self) -> str:
-        return self.progress.line if self.has_progress else f"{self.title}  {duration(self.seconds)}"
+        return f"{shortened(self.name)}  {self.progress.figures}" if self.has_progress else f"{self.title}  {duration(self.seconds)}"
 
     @property
     def last_written(self) -> float:
@@ -100,7 +103,8 @@ class RunningJob:
             size = _size(self.log)
             if size < self._log_read:
                 self._log_read = 0
-            if not self.has_written or size == self._log_read:
+            self.has_begun = self.has_begun or self.has_written
+            if not self.has_begun or size == self._log_read:
                 return
             with open(self.log, "rb") as file:
                 file.seek(self._log_read)
@@ -113,6 +117,30 @@ class RunningJob:
             if (match := WARNING.match(line)) and match[1] not in self.warned:
                 self.warned.add(match[1])
                 yield f"{self.title}  {match[1][:LONGEST_WARNING]}"
+
+
+def shortened(name: str) -> str:
+    half = LONGEST_NAME // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}"
+
+
+def seconds_left(running: Sequence[RunningJob], to_do: Mapping[str, int], taken: Mapping[str, Sequence[float]]) -> float | None:
+    """Until a workflow ends that goes on with as many jobs at a time. `to_do`: by stage, with those that run; `taken`: by finished jobs.
+
+    None while nothing is known of a stage of several jobs. A stage of one, such as the comparison, is left out.
+    """
+    expected = {stage: statistics.mean(seconds) for stage, seconds in taken.items()}
+    left = [
+        expected.get(job.stage, 0.0) - job.seconds if job.progress.seconds_left is None else job.progress.seconds_left for job in running
+    ]
+    for job, seconds in zip(running, left, strict=True):
+        if job.progress.seconds_left is not None:
+            expected.setdefault(job.stage, job.seconds + seconds)
+    waiting = Counter(to_do) - Counter(job.stage for job in running)
+    if any(stage not in expected and to_do[stage] > 1 for stage in waiting):
+        return None
+    total = sum(max(0.0, seconds) for seconds in left) + sum(number * expected.get(stage, 0.0) for stage, number in waiting.items())
+    return max([*left, total / max(1, sum(job.has_begun for job in running))])
 
 
 def _size(path: Path) -> int:

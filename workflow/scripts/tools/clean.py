@@ -1,7 +1,8 @@
-"""Delete what no run of the configurations needs: results of runs that they no longer name, prepared data, fetched files and models.
+"""Delete what no run of the configurations needs: results of runs that they no longer name, prepared data, fetched files and models, and
+trainings that newer ones have superseded.
 
-Without --yes it only lists them, with their sizes. Name every configuration whose results are in this folder: what belongs to another one
-would be deleted.
+It lists them with their sizes, and asks; --yes does not ask. Name every configuration whose results are in this folder: what belongs to
+another one would be deleted.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from snaketrain.slurm.client import Slurm, SlurmError, jobs_here
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE", help="the configurations whose results are kept, in YAML or JSON")
-    parser.add_argument("--yes", action="store_true", help="delete the folders that are listed")
+    parser.add_argument("--yes", action="store_true", help="delete without asking")
     args = parser.parse_args()
     try:
         found = unneeded([Pipeline(read_configuration([file])) for file in args.files])
@@ -32,25 +33,30 @@ def main() -> None:
     if not found:
         print("Nothing to delete.")
         return
-    if args.yes and (busy := running()):
-        raise SystemExit(f"{busy}: a job works here. Wait for it, or end it with `snaketrain cancel`.")
     total = 0
     for folder in found:
         size = sum(path.lstat().st_size for path in folder.rglob("*"))
         total += size
-        print(f"{'deleted' if args.yes else 'would delete'}  {size / 1e6:10.1f} MB  {folder}", flush=True)
-        if args.yes:
-            (folder / "manifest.json").unlink(missing_ok=True)  # first: half a folder must not pass for a result
-            shutil.rmtree(folder)
-    print(f"{total / 1e6:.1f} MB" + ("" if args.yes else "; --yes deletes them"))
+        print(f"{size / 1e6:10.1f} MB  {folder}", flush=True)
+    if not args.yes and not (sys.stdin.isatty() and input(f"Delete {total / 1e6:.1f} MB? [y/N] ").strip().lower() in ("y", "yes")):
+        print(f"{total / 1e6:.1f} MB; nothing was deleted" + ("." if sys.stdin.isatty() else "; --yes deletes them."))
+        return
+    if busy := running():
+        raise SystemExit(f"{busy}: a job works here. Wait for it, or end it with `snaketrain cancel`.")
+    for folder in found:
+        (folder / "manifest.json").unlink(missing_ok=True)  # first: half a folder must not pass for a result
+        shutil.rmtree(folder)
+    print(f"Deleted {total / 1e6:.1f} MB.")
 
 
 def unneeded(pipelines: list[Pipeline]) -> list[Path]:
-    """Folders such as results/runs/NAME and results/data/NAME in which no stage of these works."""
+    """Folders such as results/runs/NAME and results/data/NAME in which no stage of these works; of the others what is superseded."""
     stages = [stage for pipeline in pipelines for stage in pipeline.stages.values()]
     needed = {path for stage in stages for job in stage.jobs for path in Path(stage.manifest(job)).parents}
     kinds = {Path(RESULTS) / stage.folder.partition("/")[0] for stage in stages if "{" in stage.folder}
-    return sorted(folder for kind in kinds for folder in kind.glob("[!.]*/") if folder not in needed)
+    known = [folder for kind in kinds for folder in kind.glob("[!.]*/")]
+    superseded = [folder / "superseded" for folder in known if folder in needed and (folder / "superseded").is_dir()]
+    return sorted([*superseded, *(folder for folder in known if folder not in needed)])
 
 
 def running() -> Path | None:

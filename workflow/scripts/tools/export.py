@@ -1,42 +1,86 @@
-"""Copy the model that a run selected, with its tokenizer, settings and model card, to a folder of its own: `snaketrain export baseline my-model`.
+"""Copy what a colleague needs of a run to a folder, or an archive, that opens anywhere: `snaketrain export baseline my-model`.
 
-The files are compared with the digests that selection recorded. A transformers model is then loaded by `from_pretrained("my-model")`.
+The folder has the selected model with its tokenizer and model card, so that `from_pretrained("my-model")` loads it, and in `run/` the evaluation, the
+journal, the page of the comparison and `run.yaml`, a configuration of this run alone. The model's files are compared with the digests that
+selection recorded.
 """
 
 import argparse
 import shutil
 import sys
+import tempfile
 from pathlib import Path
+
+import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.runtime.manifests import MODEL, selected_model
+from snaketrain.runtime.manifests import MODEL, read_manifest, selected_model
+from snaketrain.runtime.strict_json import JsonObject
+
+ARCHIVES = {".tar.gz": "gztar", ".zip": "zip"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", metavar="RUN", help="name of the run")
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new folder, or an empty one")
+    parser.add_argument(
+        "target", type=Path, metavar="TARGET", help="a new folder, or an empty one; or a new archive, named *.tar.gz or *.zip"
+    )
     parser.add_argument(
         "--results", type=Path, default=Path("results"), metavar="FOLDER", help="results folder of the workflow (default: results)"
     )
     args = parser.parse_args()
-    export(args.results, args.run, args.folder)
+    export(args.results, args.run, args.target)
 
 
-def export(results: Path, run: str, folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SystemExit(f"{folder}: is there already and not empty. Name another folder, or delete it.")
+def export(results: Path, run: str, target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise SystemExit(f"{target}: is there already and not empty. Use another name, or delete it.")
     manifest, names = selected_model(results, run)
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    for name in names:
-        target = partial / name.removeprefix(MODEL)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(manifest.folder / name, target)
-    partial.replace(folder)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(f"{folder}: {len(names)} files, {size / 1e6:.1f} MB")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    suffix = next((each for each in ARCHIVES if target.name.endswith(each)), "")
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as beside:
+        folder = Path(beside, target.name.removesuffix(suffix))
+        for name in names:
+            copy(manifest.folder / name, folder / name.removeprefix(MODEL))
+        copy_record(results, run, folder / "run")
+        if suffix:
+            folder = Path(shutil.make_archive(f"{beside}/archive", ARCHIVES[suffix], beside, folder.name))
+        folder.replace(target)
+    size = sum(path.stat().st_size for path in (target, *target.rglob("*")) if path.is_file())
+    print(f"{target}: the model in {len(names)} files, and how it was made, {size / 1e6:.1f} MB")
+
+
+def copy_record(results: Path, run: str, record: Path) -> None:
+    """What tells how the model was made, and how good it is. Snakemake has made the evaluation and the comparison only after the selection."""
+    folder = results / "runs" / run
+    for name in ("run.json", "journal.jsonl", "packages.txt"):
+        if (folder / "training" / name).is_file():
+            copy(folder / "training" / name, record / name)
+    for path in sorted(folder.glob("evaluation/*.*")):
+        if not path.name.startswith("."):
+            copy(path, record / "evaluation" / path.name)
+    if (page := results / "comparison/index.html").is_file():
+        copy(page, record / "comparison.html")
+    (record / "run.yaml").write_text(
+        "# This run alone, with all of its settings. In the project: snaketrain run run.yaml\n"
+        + yaml.safe_dump(configuration(folder, run), sort_keys=False, allow_unicode=True)
+    )
+
+
+def configuration(folder: Path, run: str) -> JsonObject:
+    """The settings that decided the results of its stages."""
+    manifests = [path for stage in ("training", "selection", "evaluation") if (path := folder / stage / "manifest.json").is_file()]
+    settings: JsonObject = {}
+    for path in manifests:
+        settings |= read_manifest(path).settings
+    return settings | {"runs": {run: {}}}
+
+
+def copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
 
 
 if __name__ == "__main__":

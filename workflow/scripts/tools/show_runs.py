@@ -111,7 +111,8 @@ def show(uri: str, ui: str, browser: bool) -> None:
 
     experiments = [each for each in Store(uri).client.search_experiments() if views.TAG in each.tags]
     for experiment in experiments:
-        print(f"{experiment.name}: {views.view_address(ui, experiment.experiment_id)}", flush=True)
+        print(f"{experiment.name}: {views.view_address(ui, experiment.experiment_id)}")
+        print(f"its curves: {views.curves_address(ui, experiment.experiment_id)}", flush=True)
     if connection := os.environ.get("SSH_CONNECTION"):  # addresses and ports of the client and of this machine
         port, here = ui.rpartition(":")[2], connection.split()[2]
         print(f"From your own machine: ssh -N -L {port}:{HOST}:{port} {getpass.getuser()}@{here}, and then the address above.")

@@ -269,12 +269,3 @@ def further_options(sbatch: str) -> list[str]:
         else:
             found.append(shlex.quote(f"{name}={value}" if value else name))
     return found
-
-
-def say_where_to_look(uri: str | None, compared: bool) -> None:
-    """The last lines of a finished workflow. `compared`: whether the comparison is up to date, which it is not after `--until`."""
-    store = uri or f"sqlite:///{Path('mlflow.db').resolve()}"
-    show = tool("show_runs.py")
-    ui = uri if uri and uri.startswith("http") else f"{shlex.quote(sys.executable)} {show} --uri {shlex.quote(store)}"
-    page = f"Compare the runs:  {Path('results/comparison/index.html').resolve()}\n" if compared else ""
-    print(f"{page}in MLflow:         {ui}", file=sys.stderr)

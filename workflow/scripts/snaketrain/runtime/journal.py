@@ -210,12 +210,12 @@ class TrainingProgress:
 
     @property
     def figures(self) -> str:
-        """`60/126  48 %  loss 0.482  dev accuracy 0.790  eta 0:40`."""
+        """`eta 0:40  60/126  48 %  loss 0.482  dev accuracy 0.790`: what counts most first, since narrow terminals cut the rest."""
         share = f"{min(round(100 * self.step / self.steps), 100 if self.step >= self.steps else 99)} %" if self.steps else ""
         loss = f"loss {rounded(self.loss)}" if self.loss is not None else ""
         left = self.seconds_left
         eta = f"eta {duration(left)}" if left else ""
-        return "  ".join(filter(None, (f"{self.step}/{self.steps or '?'}", share, loss, self.evaluated, eta)))
+        return "  ".join(filter(None, (eta, f"{self.step}/{self.steps or '?'}", share, loss, self.evaluated)))
 
     @property
     def line(self) -> str:

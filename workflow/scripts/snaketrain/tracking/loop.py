@@ -91,7 +91,6 @@ class OnEnd:
 # --- The loop
 
 LONGEST_PAUSE_SECONDS = 15
-LOCAL_UI = "http://127.0.0.1:5000"  # where show_runs.py serves MLflow's pages
 
 
 @dataclass(frozen=True)
@@ -113,10 +112,6 @@ class Options:
     def to_repeat(self) -> str:
         """The command that brings MLflow up to date by hand."""
         return shlex.join(command(self.results, self.given_uri, self.arguments, "--once"))
-
-    @property
-    def ui(self) -> str:
-        return self.uri.rstrip("/") if self.uri.startswith("http") else LOCAL_UI
 
 
 class DatabaseElsewhere(Protocol):
@@ -239,11 +234,14 @@ class Loop:
             note.write(hidden(text))
 
     def _print_addresses(self, follower: "Follower") -> None:
-        uri = self.options.uri
-        look = uri if uri.startswith("http") else shlex.join([sys.executable, str(TOOLS / "show_runs.py"), "--uri", uri])
+        """Of pages only where a server is there to show them; otherwise the command that starts one."""
+        uri, is_server = self.options.uri.rstrip("/"), self.options.uri.startswith("http")
+        beside = uri == f"{SQLITE}{Path('mlflow.db').resolve()}"  # what the command shows by default
+        show = [os.path.relpath(f"{sys.prefix}/bin/snaketrain"), "ui", *([] if beside else ["--uri", uri])]
         runs = len(follower.runs())
-        print(f"MLflow is up to date with {runs} run{'s' * (runs != 1)}. Look at MLflow: {look}")
-        print(*follower.addresses(self.options.ui), sep="\n")
+        print(hidden(f"MLflow is up to date with {runs} run{'s' * (runs != 1)}. Look at them: {uri if is_server else shlex.join(show)}"))
+        for address in follower.addresses(uri) if is_server else ():
+            print(hidden(address))
 
 
 def warn(message: str) -> None:

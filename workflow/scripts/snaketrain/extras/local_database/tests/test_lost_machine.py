@@ -36,7 +36,7 @@ def test_a_local_database_that_is_lost_with_its_follower(tmp_path, tmp_path_fact
     for _ in range(2):
         words = local_command(results, tmp_path / "node2", "--once")
         done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=limits.seconds(60))
-        assert (done.returncode, done.stderr) == (0, "") and f"show_runs.py --uri sqlite:///{home}/mlflow.db" in done.stdout
+        assert (done.returncode, done.stderr) == (0, "") and f"snaketrain ui --uri sqlite:///{home}/mlflow.db" in done.stdout
         assert losses(f"sqlite:///{home}/mlflow.db") == [*range(5, 65, 5), *range(61, 100)]
         assert not list((tmp_path / "node2").rglob("mlflow.db")) and list((home / "mlartifacts").rglob("run.json"))
     done = subprocess.run(command(results, f"sqlite:///{home}/mlflow.db", "--once"), env=environment, capture_output=True, text=True)
