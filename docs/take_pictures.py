@@ -9,9 +9,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
-HOST = "pictures.localhost:5055"  # MLflow offers its Assistant only where the address is 127.0.0.1 or localhost
-ACCEPTED = {"MLFLOW_SERVER_ALLOWED_HOSTS": "*", "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": f"http://{HOST}"}
-PAGES = {"all": "mlflow-runs.png", "curves": "mlflow-curves.png"}  # as the end of a workflow names them
+PAGES = ("mlflow-runs.png", "mlflow-curves.png")  # in the order in which `snaketrain ui` names them
 
 
 def main() -> None:
@@ -20,21 +18,13 @@ def main() -> None:
     if not database.exists():
         sys.exit("There is nothing to show yet: make demo")
     take(chromium, (REPOSITORY / "results/comparison/index.html").as_uri(), "comparison.png", "1500,1190")
-    store = ["--uri", f"sqlite:///{database}"]
-    printed = subprocess.run(
-        [sys.executable, SCRIPTS / "tools/follow_runs.py", "--results", REPOSITORY / "results", *store, "--once"],
-        capture_output=True,
-        text=True,
-    ).stdout
-    addresses = {line.split()[0]: line.split()[-1].replace("127.0.0.1:5000", HOST) for line in printed.splitlines()[1:]}
     server = subprocess.Popen(
-        [sys.executable, SCRIPTS / "tools/show_runs.py", *store, "--port", HOST.partition(":")[2], "--no-browser"],
-        env=os.environ | ACCEPTED, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        [sys.executable, SCRIPTS / "tools/show_runs.py", "--uri", f"sqlite:///{database}", "--no-browser"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        server.stdout.readline()  # it prints its address once it answers
-        for page, picture in PAGES.items():
-            take(chromium, addresses[page], picture, "1900,900")
+        for picture in PAGES:
+            take(chromium, server.stdout.readline().split()[-1], picture, "1900,900")
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()

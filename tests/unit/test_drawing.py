@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from snaketrain.evaluation import page
+from snaketrain.evaluation import pictures
 from snaketrain.evaluation.results import draw, plt
 from snaketrain.labels.base import drawable
 
@@ -32,7 +32,7 @@ def test_plots_with_unusual_names(tmp_path, kind):
 def test_curves_with_unusual_metrics_and_runs(tmp_path):
     curves = {name: {"train/loss": [(1, 0.5), (2, 0.25)], f"eval/{ODD}": [(2, 0.5)]} for name in (ODD, "plain")}
     groups = [{"run": name, "members": [{"run": name, "selected_step": 2}]} for name in curves]
-    page.draw_curves(tmp_path / "curves.png", groups, curves, [ODD])
+    pictures.draw_curves(tmp_path / "curves.png", groups, curves, [ODD])
     assert (tmp_path / "curves.png").stat().st_size > 5000
 
 
@@ -41,7 +41,7 @@ def test_a_configuration_has_one_colour_a_band_and_a_star_for_each_seed():
     members = [{"run": "a-0", "selected_step": 3}, {"run": "a-1", "selected_step": 2}]
     groups = [{"run": "a", "members": members}, {"run": "b", "members": [{"run": "b", "selected_step": 7}]}]
     figure, axes = plt.subplots()
-    page.draw_panel(axes, "eval/f1", groups, curves)
+    pictures.draw_panel(axes, "eval/f1", groups, curves)
     mean, empty = axes.get_lines()
     assert [list(mean.get_xdata()), list(mean.get_ydata())] == [[1, 2], pytest.approx([0.3, 0.5])] and not len(empty.get_xdata())
     band, stars, _ = axes.collections
@@ -55,22 +55,22 @@ def test_of_many_configurations_the_best_have_colours_and_the_others_are_grey(tm
     curves = {name: {"train/loss": [(1, 0.5), (2, int(name) / 100)], "eval/loss": []} for name in names}
     groups = [{"run": name, "members": [{"run": name, "selected_step": 2}]} for name in names]
     figure, axes = plt.subplots()
-    page.draw_panel(axes, "train/loss", groups, curves)
+    pictures.draw_panel(axes, "train/loss", groups, curves)
     lines, legend = axes.get_lines(), axes.get_legend_handles_labels()[1]
-    assert legend == [*names[: page.NAMED], f"{100 - page.NAMED} others"] and len(lines) == page.NAMED
-    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == page.NAMED
+    assert legend == [*names[: pictures.NAMED], f"{100 - pictures.NAMED} others"] and len(lines) == pictures.NAMED
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == pictures.NAMED
     (others,) = axes.collections
     ends = [segment[-1].tolist() for segment in others.get_segments()]
-    assert ends == [[2, int(name) / 100] for name in names[page.NAMED :]] and axes.get_ylim()[1] > 0.99
+    assert ends == [[2, int(name) / 100] for name in names[pictures.NAMED :]] and axes.get_ylim()[1] > 0.99
     plt.close(figure)
-    page.draw_curves(tmp_path / "curves.png", groups, curves, [])
+    pictures.draw_curves(tmp_path / "curves.png", groups, curves, [])
     assert not [str(warning.message) for warning in recwarn if "constrained_layout" in str(warning.message)]
 
 
 def test_many_points_do_not_make_the_page_large():
     curves = {"a": {"train/loss": [(step, (step * 7919) % 1000) for step in range(21_000)]}}
     groups = [{"run": "a", "members": [{"run": "a", "selected_step": 1}]}]
-    drawn = page.pictures_of_curves(groups, curves, [])["training loss"]
+    drawn = pictures.pictures_of_curves(groups, curves, [])["training loss"]
     assert 10_000 < len(drawn) < 100_000  # 190,000 as lines
 
 
@@ -80,3 +80,33 @@ def test_names_are_drawn_literally():
     plt.close("all")
     assert drawable("of two\nlines\x00 \ud800 –  ü 中") == "of two lines – ü 中"
     assert drawable("x" * 50, 10) == "x" * 9 + "…" and drawable("x" * 10, 10) == "x" * 10
+
+
+def test_the_metric_by_each_setting_that_was_varied():
+    """Rates on a logarithmic axis, names side by side, and a line through each dot from the lowest to the highest seed."""
+    groups = [
+        {
+            "run": f"{rate}-{schedule}",
+            "selected_by": "accuracy",
+            "selected_value": value,
+            "settings": {"train.learning_rate": rate, "train.schedule.use": schedule, "train.batch_size": 8},
+            "members": [{"selected_value": value - 0.01}, {"selected_value": value + 0.02}],
+        }
+        for rate, schedule, value in [(1e-3, "linear", 0.9), (1e-4, None, 0.8), (1e-5, "linear", 0.7)]
+    ]
+    found = pictures.pictures_of_settings(groups)
+    assert list(found) == [
+        f"development accuracy by {what}"
+        for what in ("train.learning_rate, train.schedule.use", "train.learning_rate", "train.schedule.use")
+    ]
+    assert pictures.pictures_of_settings(groups[:2]) == {}, "two are read in the table"
+    figure, (rates, names, all_of_them) = pictures.plt.subplots(1, 3)
+    pictures.draw_by_setting(rates, groups, "train.learning_rate")
+    assert rates.get_xscale() == "log" and rates.get_lines()[0].get_xydata()[0].tolist() == [1e-3, 0.9]
+    lowest, highest = rates.collections[0].get_segments()[0]
+    assert (lowest[1], highest[1]) == (0.89, 0.92)
+    pictures.draw_by_setting(names, groups, "train.schedule.use")
+    assert [label.get_text() for label in names.get_xticklabels()] == ["linear", "none"]
+    pictures.draw_configurations(all_of_them, groups, ["train.learning_rate", "train.schedule.use"])
+    assert [label.get_text() for label in all_of_them.get_yticklabels()] == ["0.001, linear", "0.0001, none", "1e-05, linear"]
+    pictures.plt.close(figure)

@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import unquote
 
 import limits
 import pytest
@@ -143,7 +144,10 @@ def test_its_data_and_its_children(tmp_path, uri):
     assert {child.info.status for child in children} == {"FINISHED"}
     (data,) = store.client.search_runs([store.experiment("tests-data")])  # one, though two runs use it
     assert data.data.metrics["train/examples"] == 80 and data.data.metrics["odd/empty"] == 1
-    assert data.info.run_id in run.data.tags["mlflow.note.content"] and "a *note*" in run.data.tags["mlflow.note.content"]
+    assert not {"pad_token_id", "max_length"} & set(data.data.metrics), "settings are no figures"
+    trainings = store.experiment("tests")
+    condition = unquote(data.data.tags[NOTE].partition("searchFilter=")[2].partition("&")[0])
+    assert f"#/experiments/{trainings}/runs?" in data.data.tags[NOTE] and len(store.client.search_runs([trainings], condition)) == 2
     (given,) = run.inputs.dataset_inputs
     assert given.dataset.digest == run.data.tags["pipeline.data"] and json.loads(given.dataset.source)["uri"].endswith("manifest.json")
 
@@ -738,6 +742,25 @@ def test_a_failed_run_says_so_in_its_description(tmp_path, uri):
     )
     after = training_run(follow(results, uri)).data.tags[NOTE]
     assert after.startswith("a *note*") and after.endswith("seen by Anna")
+
+
+def test_a_run_says_what_came_out_and_how_to_repeat_it(tmp_path, uri):
+    results = make_workspace(tmp_path)
+    store = follow(results, uri)
+    run = training_run(store)
+    (data,) = store.client.search_runs([store.experiment("tests-data")])
+    outcome, notes, of_data, folder = run.data.tags[NOTE].split("\n\n")
+    assert re.fullmatch(
+        r"\*\*test accuracy 0\.900\*\* \[0\.\d+, 0\.\d+\], the best constant answer 0\.\d+; dev accuracy 0\.\d+ at step \d+\.", outcome
+    )
+    assert notes == "a *note*" and f"[phrases](#/experiments/{data.info.experiment_id}/runs/{data.info.run_id}?" in of_data
+    assert folder == f"Folder: `{results}/runs/first`; `snaketrain reproduce {run.info.run_id}` repeats its first steps"
+    assert run.data.tags["mlflow.user"] == (results / "runs/first/training/run.json").owner()
+    about = store.client.get_experiment_by_name("tests-data").tags[NOTE]
+    assert about == "The data of the trainings in `tests`."
+    (results / "runs/first/training/.mlflow.json").unlink()
+    store.client.set_tag(run.info.run_id, NOTE, "Anna's own words")
+    assert training_run(follow(results, uri)).data.tags[NOTE] == "Anna's own words"
 
 
 def test_settings_that_are_null_are_no_params(tmp_path, uri):

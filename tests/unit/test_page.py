@@ -123,7 +123,7 @@ def test_axe_finds_no_accessibility_problem(seen, width, theme):
     assert found["dark"] == (theme == "dark") and found["ground"] == ("rgb(21, 24, 28)" if theme == "dark" else "rgb(255, 255, 255)")
     assert found["violations"] == [] and found["passes"] > 20
     assert found["beyond"] == 0, "the page itself is not scrolled sideways"
-    assert len(found["pictures"]) == 6 and all(loaded and whole for _, loaded, whole in found["pictures"])
+    assert len(found["pictures"]) == 7 and all(loaded and whole for _, loaded, whole in found["pictures"])
     if width == 390:
         assert len(set(found["left"])) == 1, "panels are stacked"
     else:
@@ -165,7 +165,7 @@ def test_mistakes_of_the_best_run_are_open(text):
 def test_many_settings_are_listed_below_each_other(tmp_path):
     changes = {f"model.arguments.size_{n}": n for n in range(4)}
     wide = made_page(make_workspace(tmp_path, {"one": {}, "two": changes}), {}, {})
-    table = wide[wide.index("Settings that differ") :]
+    table = wide[wide.index("Settings that differ") : wide.index("Where they come from")]
     first, *runs = re.findall(r'<th scope="col" class="text">([^<]*)</th>', table)
     assert first == "setting" and sorted(runs) == ["one", "two"]
     assert re.findall(r'<th scope="row" class="run">([^<]*)</th>', table) == list(changes)

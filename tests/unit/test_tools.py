@@ -90,7 +90,7 @@ def test_a_server_of_the_same_database_is_recognised(taken, tmp_path):
 def test_over_ssh_the_command_of_a_tunnel_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.1 50000 192.0.2.2 22")
     monkeypatch.setattr("webbrowser.open", lambda address: pytest.fail("there is no browser on that machine"))
-    show_runs.show(f"sqlite:///{tmp_path}/mlflow.db", "http://127.0.0.1:5001", browser=True)
+    show_runs.show(f"sqlite:///{tmp_path}/mlflow.db", "http://snaketrain.localhost:5001", browser=True)
     told = capsys.readouterr().out
     assert "From your own machine: ssh -N -L 5001:127.0.0.1:5001 " in told and "@192.0.2.2, " in told
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from snaketrain.evaluation import comparing, verdicts
 from snaketrain.evaluation.comparing import FinishedRun, Row
-from snaketrain.evaluation.page import Comparison, Mistakes, draw_curves, mistakes_of, page
+from snaketrain.evaluation.page import Comparison, Mistakes, mistakes_of, page
+from snaketrain.evaluation.pictures import draw_curves
 from snaketrain.evaluation.predictions import Predictions, read_predictions
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import read_manifest, verify, write_text

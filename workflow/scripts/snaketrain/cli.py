@@ -3,6 +3,7 @@
 A program is an ordinary script, which python runs as well. The folders in `snaketrain/extras/` name theirs as COMMANDS.
 """
 
+import functools
 import importlib.util
 import runpy
 import sys
@@ -22,6 +23,7 @@ CORE = {
 }
 
 
+@functools.cache
 def commands() -> dict[str, tuple[Path, list[str], str]]:
     """Those of the core, and of each extra that is there: the script, the words before those of the user, and what it is for."""
     # alone: as a module an extra would bring the whole configuration along

@@ -25,6 +25,7 @@ from snaketrain.runtime.credentials import resolved
 from snaketrain.tracking.database import SQLITE, readable
 
 HOST = "127.0.0.1"
+NAME = "snaketrain.localhost"  # also this machine, for browsers; under the names 127.0.0.1 and localhost MLflow gives a quarter of the page to its Assistant
 PORTS = 100  # that are tried, from the given one on
 
 
@@ -52,6 +53,8 @@ def serve(store: str, port: int, browser: bool) -> None:
     ui = address(port)
     command = [str(Path(sys.executable).with_name("mlflow")), "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     quiet = ["--uvicorn-opts", "--no-access-log --log-level warning"]
+    command += ["--allowed-hosts", ",".join(f"{name}:*" for name in (NAME, HOST, "localhost"))]  # the others for programs, and for tunnels
+    command += ["--cors-allowed-origins", address("*")]
     options = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONWARNINGS": "ignore"}
     server = subprocess.Popen([*command, *quiet, "--backend-store-uri", store], env=os.environ | options, stdout=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: server.terminate())
@@ -65,8 +68,8 @@ def serve(store: str, port: int, browser: bool) -> None:
         server.wait()
 
 
-def address(port: int) -> str:
-    return f"http://{HOST}:{port}"
+def address(port: int | str, name: str = NAME) -> str:
+    return f"http://{name}:{port}"
 
 
 def port_of_server(store: str) -> int | None:
@@ -100,7 +103,7 @@ def wait_for(port: int, is_running: Callable[[], bool]) -> bool:
 
 
 def is_up(port: int) -> bool:
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"{address(port)}/health", timeout=5) as answer:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{address(port, HOST)}/health", timeout=5) as answer:
         return bool(answer.status == 200)
     return False
 

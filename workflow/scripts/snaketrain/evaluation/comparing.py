@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -106,6 +107,7 @@ class FinishedRun(TypedDict):
     checkpoints: dict[str, list[JsonObject]]  # by set: the metrics of all kept checkpoints, if they were asked for
     mixed: list[JsonObject]  # changes of code or settings in the middle of the training
     versions: dict[str, str]  # of packages
+    origin: dict[str, str]  # when, on what and with which code it was trained, in words
 
 
 def read_run(folder: Path, sets: Sequence[str] = ()) -> FinishedRun:
@@ -135,6 +137,19 @@ def read_run(folder: Path, sets: Sequence[str] = ()) -> FinishedRun:
         },
         "mixed": info.get("mixed") or [],
         "versions": one_after_the_other(map(versions_of, (training, selection, evaluation))),
+        "origin": origin(info, training),
+    }
+
+
+def origin(info: JsonObject, training: Manifest) -> dict[str, str]:
+    git, about, data = (info.get(key) or {} for key in ("git", "environment", "data"))
+    changed = " and uncommitted changes" if git.get("dirty") else ""
+    processes = f"{about.get('processes', '?')} × {about.get('device', '?')}, {about.get('precision', '?')}"
+    return {
+        "trained": time.strftime("%Y-%m-%d %H:%M", time.localtime(training.finished)),
+        "on": f"{processes}, torch {about.get('torch', '?')}",
+        "commit": f"{git['commit'][:10]}{changed}" if git.get("commit") else "none",
+        "data": f"{data.get('name', '')} {data.get('content', '')}",
     }
 
 
@@ -176,6 +191,7 @@ def row(run: FinishedRun) -> Row:
     line["examples_per_second"] = statistics.median(speeds) if speeds else None
     line["peak_memory_mb"] = max(memory, default=None)
     line["minutes"] = seconds_training(run["events"]) / 60
+    line["processes"] = next((event["processes"] for event in reversed(run["events"]) if event.get("processes")), None)  # at last
     line["took_over"] = next((event.get("message") for event in run["events"] if event.get("event") == "reused"), None)
     line["warnings"] = "; ".join(standing(run["events"])["warnings"]) or None
     line["mixed"] = "; ".join(f"{', '.join(change['changed'])} changed after step {change['step']}" for change in run["mixed"]) or None
@@ -293,9 +309,16 @@ def seed_groups(runs: list[FinishedRun], rows: list[Row]) -> list[SeedGroup]:
     for line in rows:
         rest, data = settings[line["run"]]
         alone = None if line["run"] in trainings else line["run"]
-        key = json.dumps([{k: v for k, v in rest.items() if k != "train.seed"}, data, line["selected_by"], alone], sort_keys=True)
+        key = json.dumps([without_seed(rest), data, line["selected_by"], alone], sort_keys=True)
         groups.setdefault(digest(key), []).append(line)
-    return [_group(members) | {"configuration": key} for key, members in groups.items()]
+    return [
+        _group(members) | {"configuration": key, "settings": without_seed(settings[members[0]["run"]][0])}
+        for key, members in groups.items()
+    ]
+
+
+def without_seed(settings: JsonObject) -> JsonObject:
+    return {name: value for name, value in settings.items() if name != "train.seed"}
 
 
 def _group(members: list[Row]) -> SeedGroup:

@@ -1,8 +1,7 @@
-"""The page that compares all runs and shows what their models get wrong: one file, which needs neither network nor server. And its pictures."""
+"""The page that compares all runs and shows what their models get wrong: one file, which needs neither network nor server."""
 
 import functools
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,14 +12,14 @@ import pandas as pd
 
 from snaketrain.config.schema.of_extras import hooks
 from snaketrain.evaluation import COLOURS, comparing
-from snaketrain.evaluation.comparing import Curves, FinishedRun, Row, SeedGroup, differing_settings
+from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup, differing_settings
+from snaketrain.evaluation.pictures import NAMED, pictures_of_curves, pictures_of_settings
 from snaketrain.evaluation.predictions import Predictions, labels_and_guesses, named
-from snaketrain.evaluation.results import Axes, Line2D, LineCollection, as_address, plt
+from snaketrain.evaluation.results import as_address
 from snaketrain.labels import label_kinds
-from snaketrain.labels.base import drawable
 from snaketrain.labels.classes import ClassReport
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.strict_json import JsonObject, is_number, rounded, spoken
+from snaketrain.runtime.strict_json import JsonObject, rounded, spoken
 
 VERSIONS = "versions of packages"
 PICTURE, THUMBNAIL = "data:image/", "thumbnail"
@@ -82,6 +81,7 @@ def page(made: Comparison) -> str:
         rows, settings = [row | {VERSIONS: versions[row["run"]]} for row in rows], [*settings, VERSIONS]
     return environment.get_template("comparison.html.jinja").render(
         made=made,
+        runs=runs,
         rows=rows,
         several_seeds=[group for group in made.groups if len(group["runs"]) > 1],
         settings=settings,
@@ -97,6 +97,7 @@ def page(made: Comparison) -> str:
         checkpoint_metrics=[name for name in metrics if any(name in each for each in checkpoints)],
         confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), 0.95),
         curves=pictures_of_curves(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
+        swept=pictures_of_settings(made.groups) if len(comparing.comparable(made.rows)) == 1 else {},
         colours=COLOURS,
         named=NAMED,
     )
@@ -195,82 +196,3 @@ def largest_error(predictions: Predictions) -> np.ndarray:
     probabilities = predictions.table[[f"p_{name}" for name in predictions.classes]].to_numpy(float)
     missed: np.ndarray = np.abs(probabilities - named(predictions, "label").toarray()).max(1)
     return missed
-
-
-# --- Learning curves: a colour for each of the best configurations, a band over its seeds, and a star at each chosen step.
-
-LINES = ("-", "--")
-LONGEST_NAME = 32  # in the legend of a picture, of which nothing can be scrolled
-FEW = 30  # points that are marked one by one
-NAMED = len(LINES) * len(COLOURS)  # the best configurations, which a reader can tell apart; the others are grey lines
-MANY = 20_000  # points in a panel; more are drawn as pixels, so that the page stays small
-
-
-def panels_of(metrics: Sequence[str]) -> dict[str, str]:
-    """Titles by the names of curves. `metrics`: those that chose the checkpoints."""
-    titles = {"train/loss": "training loss", "eval/loss": "development loss"}
-    return titles | {f"eval/{metric}": f"development {drawable(spoken(metric))}" for metric in metrics}
-
-
-def draw_curves(path: Path, groups: Sequence[SeedGroup], curves: Mapping[str, Curves], metrics: Sequence[str]) -> None:
-    """All panels side by side, with a legend."""
-    panels = panels_of(metrics)
-    picture, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.6), layout="constrained", squeeze=False)
-    for place, name in zip(axes[0], panels, strict=True):
-        draw_panel(place, name, groups, curves)
-        place.set_title(panels[name])
-    lines, labels = axes[0][0].get_legend_handles_labels()
-    star = Line2D([], [], marker="*", markersize=12, color="grey", linestyle="")
-    columns = min(3 * len(panels) // 2, len(labels) + 1)
-    picture.legend([*lines, star], [*labels, "chosen step"], loc="outside lower center", ncols=columns, frameon=False)
-    picture.savefig(path, dpi=120)
-    plt.close(picture)
-
-
-def pictures_of_curves(groups: Sequence[SeedGroup], curves: Mapping[str, Curves], metrics: Sequence[str]) -> dict[str, str]:
-    """The panels by their titles."""
-    drawn = panels_of(metrics).items()
-    return {title: as_address(partial(draw_panel, name=name, groups=groups, curves=curves)) for name, title in drawn}
-
-
-def draw_panel(axes: Axes, name: str, groups: Sequence[SeedGroup], curves: Mapping[str, Curves]) -> None:
-    seeds = [[dict(curves[member["run"]].get(name, [])) for member in group["members"]] for group in groups]
-    for number, (group, several) in enumerate(zip(groups[:NAMED], seeds, strict=False)):
-        colour, line = f"C{number % len(COLOURS)}", LINES[number // len(COLOURS)]
-        draw_configuration(axes, several, colour, line, drawable(group["run"], LONGEST_NAME))
-        if name.startswith("eval/"):
-            mark_chosen(axes, group["members"], several, colour)
-    grey = [points for several in seeds[NAMED:] if (points := [(step, statistics.fmean(values)) for step, values in by_step(several)])]
-    if len(groups) > NAMED:
-        others = LineCollection(grey, colors="#b0b0b0", linewidths=0.8, zorder=1, label=f"{len(groups) - NAMED} others")
-        axes.add_collection(others)
-        axes.autoscale_view()
-    if sum(np.size(line.get_xdata()) for line in axes.get_lines()) + sum(map(len, grey)) > MANY:
-        for drawn in (*axes.get_lines(), *axes.collections):
-            drawn.set_rasterized(True)
-    axes.set_xlabel("step")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def by_step(several: list[dict[int, float]]) -> list[tuple[int, list[float]]]:
-    """What all seeds have logged, at the steps that all have reached."""
-    shared = sorted(set.intersection(*map(set, several)))
-    return [(step, [curve[step] for curve in several]) for step in shared if all(is_number(curve[step]) for curve in several)]
-
-
-def draw_configuration(axes: Axes, several: list[dict[int, float]], colour: str, line: str, label: str) -> None:
-    """The mean over the seeds, and a band from the lowest to the highest."""
-    found = by_step(several)
-    steps, values = [step for step, _ in found], [of_step for _, of_step in found]
-    means, marker = list(map(statistics.fmean, values)), "o" if len(steps) < FEW else ""
-    axes.plot(steps, means, color=colour, linestyle=line, linewidth=1.6, marker=marker, markersize=3, label=label)
-    if len(several) > 1:
-        axes.fill_between(steps, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.2, linewidth=0)
-
-
-def mark_chosen(axes: Axes, members: Sequence[Row], several: list[dict[int, float]], colour: str) -> None:
-    chosen = [member["selected_step"] for member in members]
-    points = [(step, curve[step]) for step, curve in zip(chosen, several, strict=True) if is_number(curve.get(step))]
-    steps, values = [step for step, _ in points], [value for _, value in points]
-    axes.scatter(steps, values, marker="*", s=160, color=colour, edgecolors=axes.get_facecolor(), linewidths=0.8, zorder=4)

@@ -129,10 +129,12 @@ class Follower:
         sent = Sent.read(training, self.store.uri, run_id)
         before = asdict(sent)
         try:
-            self._describe(run, sent, training, prepared, (f"{experiment}-data", data_run_id))
+            data, several = (f"{experiment}-data", data_run_id), tracked.of_several(run, training)
+            self._describe(run, sent, training, prepared, data, several)
             self._curves(training, sent)
             if found:
                 self.stages.send(found, training, run, sent)
+            self._note(run, sent, training, data, several)
             if end := end_of(training, row, sent, found):
                 self.ends[training] = end
             if "evaluation" in sent.done:
@@ -172,24 +174,36 @@ class Follower:
         running = (each for each in self.runs() if not has_ended(each, tracked.read_json(each / ".mlflow.json") or {}))
         return {job for training in running if (job := job_of(training))}
 
-    def _describe(self, run: JsonObject, sent: Sent, training: Path, prepared: Manifest | None, data: tuple[str, str | None]) -> None:
+    def _describe(
+        self, run: JsonObject, sent: Sent, training: Path, prepared: Manifest | None, data: tuple[str, str | None], several: dict[str, str]
+    ) -> None:
         """Send params, tags and files; again for each attempt, which may run on another machine. `data`: experiment and run of the data."""
-        reasons, several = tracked.read_json(training.parent / "reasons.json") or {}, tracked.of_several(run, training)
+        reasons = tracked.read_json(training.parent / "reasons.json") or {}
         if sent.done.get("described") == (token := digest(run, data, reasons.get("train_model"), several)):
             return
-        experiment, data_run_id = data
+        _, data_run_id = data
         self.store.params(sent.run_id, tracked.params(run["settings"]))
-        tags = tracked.tags(run) | tracked.reason(reasons, "train_model") | several
+        tags = tracked.tags(run, user_of(training)) | tracked.reason(reasons, "train_model") | several
         if run.get("data"):
             self.store.dataset(sent.run_id, **tracked.dataset(run, prepared))
             tags |= {"pipeline.data": str(run["data"]["content"])} | ({"pipeline.data_run_id": data_run_id} if data_run_id else {})
-        known, experiment_id = self.store.get(sent.run_id).data.tags.get(NOTE), self.store.experiment(experiment) if data_run_id else None
-        if not known or known == tracked.note(run, experiment_id, data_run_id, {}):  # otherwise a user may have edited it
-            tags[NOTE] = tracked.note(run, experiment_id, data_run_id, several)
         self.store.tags(sent.run_id, tags)
         for file in ("run.json", "packages.txt", "code.diff", *map(copy_of, own_files(run["code"]))):
             self.store.artifact(sent.run_id, training / file, str(Path("training", file).parent))
         sent.done["described"] = token
+
+    def _note(self, run: JsonObject, sent: Sent, training: Path, data: tuple[str, str | None], several: dict[str, str]) -> None:
+        """Send the description, and keep what a user has added to it; one that a user has written instead is left alone."""
+        experiment, data_run_id = data
+        data_run = run_address("", self.store.experiment(experiment), data_run_id).removeprefix("/") if data_run_id else None
+        text, before = tracked.note(run, sent.done, sent.run_id, training.parent, data_run, several), sent.done.get("note", "")
+        if text == before:
+            return
+        known = self.store.get(sent.run_id).data.tags.get(NOTE, "")
+        ours = next((each for each in (text, before) if known.startswith(each)), None)
+        if ours is not None and (ours or not known):
+            self.store.tags(sent.run_id, {NOTE: text + known.removeprefix(ours)})
+        sent.done["note"] = text
 
     def _curves(self, training: Path, sent: Sent) -> None:
         # checked before reading: a process that has ended writes nothing more
@@ -223,11 +237,17 @@ class Follower:
             failed = sorted((training / "logs/failed").glob("*/rank-*.txt"), key=lambda path: path.stat().st_mtime)
             for log in [*(training / "logs").glob("rank-0.log"), *failed[-MOST_REPORTS:]]:
                 self.store.tail(sent.run_id, log, "logs")
-        known = self.store.get(sent.run_id).data.tags
-        note = tracked.with_ending(known.get(NOTE, ""), known.get(tracked.END, ""), hidden(why))
-        self.store.tags(sent.run_id, tracked.attempts(state, why) | ({NOTE: note} if note != known.get(NOTE, "") else {}))
+        self.store.tags(sent.run_id, tracked.attempts(state, why))
+        sent.done["why"] = why
         self.store.status(sent.run_id, status, state["time"])
         sent.status = token
+
+
+def user_of(training: Path) -> str:
+    try:
+        return training.owner()
+    except (KeyError, OSError):  # of a user that this machine does not know
+        return str(training.stat().st_uid)
 
 
 def row_of(run: JsonObject, run_id: str, found: Evaluated | None) -> TrainingRow:

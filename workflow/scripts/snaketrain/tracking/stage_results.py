@@ -25,7 +25,8 @@ class Sent:
     high_water: dict[str, int] = field(default_factory=dict)
     standing: JsonObject | None = None
     status: str | None = None
-    done: dict[str, str] = field(default_factory=dict)  # by what is sent once: a digest of its content
+    # by what is sent once a digest of its content; of the description its text, and what it says of the end and of the result
+    done: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, training: Path, uri: str, run_id: str) -> "Sent":
@@ -83,7 +84,7 @@ class Evaluated:
     @property
     def value(self) -> float | None:
         """The selection metric of the selected checkpoint; for an average of checkpoints None before its evaluation."""
-        found: float | None = self.selection["winner"].get("value")
+        found: float | None = self.selection["winner"]["metrics"].get(self.selection["metric"])
         if self.selection.get("averaged"):
             dev = self.by_split(self.evaluated)["dev"] if self.evaluated else {}
             found = dev.get("metrics", {}).get(self.selection["metric"])
@@ -146,7 +147,9 @@ class StageRuns:
         if prepared is None:
             return None, None
         points = tracked.data_points(prepared.facts, prepared.finished)
-        tags = {"pipeline.stage": "prepare", "pipeline.data": prepared.content}
+        of_trainings = self.store.experiment(tracked.experiment_of(run))
+        used = f"[The trainings on this data]({tracked.search_address(of_trainings, 'tags.`pipeline.data`', prepared.content)})"
+        tags = {"pipeline.stage": "prepare", "pipeline.data": prepared.content, NOTE: used}
         files = [prepared.folder / name for name in ("report.json", "manifest.json")]
         try:
             return prepared, self._shared_run(prepared, experiment, prepared.folder.name, tags, points, files)
@@ -227,11 +230,14 @@ class StageRuns:
             points, files = tracked.selected(found.selection, made.finished), [made.folder / "selection.json"]
             self.store.artifact(sent.run_id, training / "manifest.json", "training")
             self.store.tags(sent.run_id, {CONTENT: made.inputs["training"]})
+            sent.done["outcome"] = tracked.outcome(found.selection, found.value, {})
         elif name == "evaluation":
             points, files = found.points(), [file for file in sorted(made.folder.iterdir()) if file.suffix in (".json", ".csv", ".png")]
             if run.get("data"):
                 self.store.artifact(sent.run_id, Path(run["data"]["path"]).parent / "report.json", "data")
-            self.store.tags(sent.run_id, tracked.interval(found.by_split(made)["test"]))
+            results = found.by_split(made)["test"]
+            self.store.tags(sent.run_id, tracked.interval(results))
+            sent.done["outcome"] = tracked.outcome(found.selection, found.value, results)
         elif name.startswith("set "):
             on_set = name.removeprefix("set ")
             stage, title, place = f"evaluate.{on_set}", f"evaluation on {on_set}", f"evaluation/{on_set}"

@@ -7,14 +7,16 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
+from snaketrain.cli import commands
 from snaketrain.evaluation.comparing import baseline
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import Event
 from snaketrain.runtime.manifests import Manifest, digest, read_result
 from snaketrain.runtime.stages import by_name
-from snaketrain.runtime.strict_json import JsonObject, rounded
+from snaketrain.runtime.strict_json import JsonObject, rounded, spoken
 
 # --- What MLflow accepts: names and texts of limited length, here without passwords, and numbers with as many digits as one reads.
 
@@ -59,6 +61,12 @@ def run_address(ui: str, experiment_id: str, run_id: str) -> str:
     return f"{ui}/#/experiments/{experiment_id}/runs/{run_id}?{MODE}"
 
 
+def search_address(experiment_id: str, name: str, value: str) -> str:
+    """Of the runs with that value, as descriptions link to it."""
+    condition = quote(f"{name} = '{value}'")
+    return f"#/experiments/{experiment_id}/runs?searchFilter={condition}&{MODE}"
+
+
 STATUSES = {"RUNNING": "RUNNING", "FINISHED": "FINISHED", "STOPPED": "KILLED", "FAILED": "FAILED"}
 SILENT_SECONDS = 6 * 3600  # a training that writes nothing for this long is taken to be killed
 END = "pipeline.end"  # a tag: how the last attempt ended
@@ -68,6 +76,7 @@ SAMPLES = "training/samples.json"  # an artifact: texts that the model generated
 MOST_SAMPLES = 400  # the last ones
 REPEATED = ("confidence", "examples", "majority_accuracy")  # stated by the settings, the data's run, and the baseline
 LONGEST_REASON = 500
+SETTINGS_OF_DATA = ("max_length", "pad_token_id", "end_token_id")  # among the facts of prepared data
 Point = tuple[str, float, float, int]
 
 
@@ -130,9 +139,10 @@ def experiment_of(run: JsonObject) -> str:
     return run.get("experiment") or "snaketrain"
 
 
-def tags(run: JsonObject) -> dict[str, str]:
+def tags(run: JsonObject, user: str) -> dict[str, str]:
     git = run.get("git") or {}
     found = {f"environment.{key}": str(value) for key, value in (run.get("environment") or {}).items()}
+    found["mlflow.user"] = user
     if git.get("commit"):
         found |= {"mlflow.source.git.commit": git["commit"], "mlflow.source.git.dirty": str(bool(git.get("dirty"))).lower()}
     return found | {"mlflow.source.name": "workflow/scripts/train_model.py", "mlflow.source.type": "LOCAL", "pipeline.stage": "train"}
@@ -149,28 +159,29 @@ def of_several(run: JsonObject, training: Path) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def note(run: JsonObject, experiment_id: str | None, data_run_id: str | None, several: dict[str, str]) -> str:
+def note(run: JsonObject, sent: JsonObject, run_id: str, folder: Path, data_run: str | None, several: dict[str, str]) -> str:
+    """The description of a run: how it ended, its result, the user's notes, what it began with, its data, its folder and how to repeat it.
+
+    `sent`: what is known of it, with its `outcome` and the `why` of its end; `data_run`: the address of the run of its data.
+    """
     data = run.get("data") or {}
-    text = f"{data.get('name', '')} `{data.get('content', '')}`"
-    if data_run_id:
-        text = f"[{data.get('name')}]({run_address('', str(experiment_id), data_run_id).removeprefix('/')}) `{data.get('content')}`"
-    also = [f"It began with the selected model of {several['pipeline.trained_from']}"] if "pipeline.trained_from" in several else []
-    also += [f"Mixed: {several['pipeline.mixed']}"] if "pipeline.mixed" in several else []
-    also += [f"It {several['pipeline.took_over']}"] if "pipeline.took_over" in several else []
-    return "\n\n".join(part for part in (run.get("notes") or "", *(f"{each}." for each in also), f"Data: {text}" if data else "") if part)
-
-
-def with_ending(note: str, before: str, now: str) -> str:
-    """The description of a run; unless the run finished, it begins with how it ended. `before`: the ending that the description has now."""
-    return ending(now) + note.removeprefix(ending(before))
+    name = data.get("name", "")
+    text = f"Data: {f'[{name}]({data_run})' if data_run else name} `{data.get('content', '')}`"
+    also = [f"It began with the selected model of {several['pipeline.trained_from']}."] if "pipeline.trained_from" in several else []
+    also += [f"Mixed: {several['pipeline.mixed']}."] if "pipeline.mixed" in several else []
+    also += [f"It {several['pipeline.took_over']}."] if "pipeline.took_over" in several else []
+    repeat = f"; `snaketrain reproduce {run_id}` repeats its first steps" if "reproduce" in commands() else ""
+    where = f"Folder: `{folder}`{repeat}"
+    parts = [ending(sent.get("why", "")), sent.get("outcome", ""), run.get("notes") or "", *also, text if data else "", where]
+    return hidden("\n\n".join(filter(None, parts)))
 
 
 def ending(why: str) -> str:
-    """The first paragraph of a description: `Failed: <message>`."""
+    """The first paragraph of a description, unless the run finished: `Failed: <message>`."""
     if not why.startswith(("failed", "killed", "stopped")):
         return ""
     line = re.sub(r"([\\`*<>\[\]])", r"\\\1", " ".join(why.split())[:LONGEST_REASON])  # not as markdown
-    return f"{line[:1].upper()}{line[1:]}\n\n"
+    return f"{line[:1].upper()}{line[1:]}"
 
 
 def reason(reasons: JsonObject, stage: str) -> dict[str, str]:
@@ -226,6 +237,18 @@ def scores(split: str, results: JsonObject, selection: JsonObject, time: float) 
     return numbers(split, found, time)
 
 
+def outcome(selection: JsonObject, value: float | None, test: JsonObject) -> str:
+    """`**test accuracy 0.852** [0.83, 0.87], the best constant answer 0.500; dev accuracy 0.861 at step 120.`"""
+    metric = spoken(selection["metric"])
+    on_dev = f"dev {metric} {rounded(value)} at step {selection['winner']['step']}." if value is not None else ""
+    if (on_test := test.get("metrics", {}).get(selection["metric"])) is None:
+        return on_dev
+    bounds = f" {found}" if selection["metric"] == "accuracy" and (found := interval(test).get(INTERVAL)) else ""
+    constant = baseline(test.get("baselines", {}), selection["metric"], selection["mode"])
+    beside = f", the best constant answer {rounded(constant)}" if constant is not None else ""
+    return f"**test {metric} {rounded(on_test)}**{bounds}{beside}; {on_dev}"
+
+
 def interval(results: JsonObject) -> dict[str, str]:
     """The interval as one tag, which takes one column instead of two."""
     low, high = results.get("interval") or (None, None)
@@ -235,7 +258,9 @@ def interval(results: JsonObject) -> dict[str, str]:
 def data_points(facts: JsonObject, time: float) -> list[Point]:
     """Counts of prepared data: `train/examples`, `odd/empty`, `vocab_size`."""
     found = [point for split, content in (facts.get("splits") or {}).items() for point in numbers(split, content, time)]
-    rest = {key: value for key, value in facts.items() if isinstance(value, int) and not isinstance(value, bool)}
+    rest = {
+        key: value for key, value in facts.items() if key not in SETTINGS_OF_DATA and isinstance(value, int) and not isinstance(value, bool)
+    }
     return found + numbers("odd", facts.get("odd") or {}, time) + [(name, float(value), time, 0) for name, value in rest.items()]
 
 

@@ -1,0 +1,155 @@
+"""The pictures of the comparison: learning curves, and the metric by each setting that was varied."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from snaketrain.evaluation import COLOURS
+from snaketrain.evaluation.comparing import Curves, Row, SeedGroup, differing_settings
+from snaketrain.evaluation.results import Axes, Line2D, LineCollection, as_address, plt
+from snaketrain.labels.base import drawable
+from snaketrain.runtime.strict_json import is_number, spoken
+
+# --- Learning curves: a colour for each of the best configurations, a band over its seeds, and a star at each chosen step.
+
+LINES = ("-", "--")
+LONGEST_NAME = 32  # in the legend of a picture, of which nothing can be scrolled
+FEW = 30  # points that are marked one by one
+NAMED = len(LINES) * len(COLOURS)  # the best configurations, which a reader can tell apart; the others are grey lines
+MANY = 20_000  # points in a panel; more are drawn as pixels, so that the page stays small
+
+
+def panels_of(metrics: Sequence[str]) -> dict[str, str]:
+    """Titles by the names of curves. `metrics`: those that chose the checkpoints."""
+    titles = {"train/loss": "training loss", "eval/loss": "development loss"}
+    return titles | {f"eval/{metric}": f"development {drawable(spoken(metric))}" for metric in metrics}
+
+
+def draw_curves(path: Path, groups: Sequence[SeedGroup], curves: Mapping[str, Curves], metrics: Sequence[str]) -> None:
+    """All panels side by side, with a legend."""
+    panels = panels_of(metrics)
+    picture, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.6), layout="constrained", squeeze=False)
+    for place, name in zip(axes[0], panels, strict=True):
+        draw_panel(place, name, groups, curves)
+        place.set_title(panels[name])
+    lines, labels = axes[0][0].get_legend_handles_labels()
+    star = Line2D([], [], marker="*", markersize=12, color="grey", linestyle="")
+    columns = min(3 * len(panels) // 2, len(labels) + 1)
+    picture.legend([*lines, star], [*labels, "chosen step"], loc="outside lower center", ncols=columns, frameon=False)
+    picture.savefig(path, dpi=120)
+    plt.close(picture)
+
+
+def pictures_of_curves(groups: Sequence[SeedGroup], curves: Mapping[str, Curves], metrics: Sequence[str]) -> dict[str, str]:
+    """The panels by their titles."""
+    drawn = panels_of(metrics).items()
+    return {title: as_address(partial(draw_panel, name=name, groups=groups, curves=curves)) for name, title in drawn}
+
+
+def draw_panel(axes: Axes, name: str, groups: Sequence[SeedGroup], curves: Mapping[str, Curves]) -> None:
+    seeds = [[dict(curves[member["run"]].get(name, [])) for member in group["members"]] for group in groups]
+    for number, (group, several) in enumerate(zip(groups[:NAMED], seeds, strict=False)):
+        colour, line = f"C{number % len(COLOURS)}", LINES[number // len(COLOURS)]
+        draw_configuration(axes, several, colour, line, drawable(group["run"], LONGEST_NAME))
+        if name.startswith("eval/"):
+            mark_chosen(axes, group["members"], several, colour)
+    grey = [points for several in seeds[NAMED:] if (points := [(step, statistics.fmean(values)) for step, values in by_step(several)])]
+    if len(groups) > NAMED:
+        others = LineCollection(grey, colors="#b0b0b0", linewidths=0.8, zorder=1, label=f"{len(groups) - NAMED} others")
+        axes.add_collection(others)
+        axes.autoscale_view()
+    if sum(len(line.get_xdata(orig=False)) for line in axes.get_lines()) + sum(map(len, grey)) > MANY:
+        for drawn in (*axes.get_lines(), *axes.collections):
+            drawn.set_rasterized(True)
+    axes.set_xlabel("step")
+    plain(axes, "both")
+
+
+def by_step(several: list[dict[int, float]]) -> list[tuple[int, list[float]]]:
+    """What all seeds have logged, at the steps that all have reached."""
+    shared = sorted(set.intersection(*map(set, several)))
+    return [(step, [curve[step] for curve in several]) for step in shared if all(is_number(curve[step]) for curve in several)]
+
+
+def draw_configuration(axes: Axes, several: list[dict[int, float]], colour: str, line: str, label: str) -> None:
+    """The mean over the seeds, and a band from the lowest to the highest."""
+    found = by_step(several)
+    steps, values = [step for step, _ in found], [of_step for _, of_step in found]
+    means, marker = list(map(statistics.fmean, values)), "o" if len(steps) < FEW else ""
+    axes.plot(steps, means, color=colour, linestyle=line, linewidth=1.6, marker=marker, markersize=3, label=label)
+    if len(several) > 1:
+        axes.fill_between(steps, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.2, linewidth=0)
+
+
+def mark_chosen(axes: Axes, members: Sequence[Row], several: list[dict[int, float]], colour: str) -> None:
+    chosen = [member["selected_step"] for member in members]
+    points = [(step, curve[step]) for step, curve in zip(chosen, several, strict=True) if is_number(curve.get(step))]
+    steps, values = [step for step, _ in points], [value for _, value in points]
+    axes.scatter(steps, values, marker="*", s=160, color=colour, edgecolors=axes.get_facecolor(), linewidths=0.8, zorder=4)
+
+
+# --- The metric that chose the checkpoints, of each configuration: the mean over its seeds, from the lowest to the highest.
+
+MOST_CONFIGURATIONS, MOST_SETTINGS = 30, 6
+LOG_FROM = 10.0  # times the smallest value: rates are tried in steps of about this size
+
+
+def pictures_of_settings(groups: Sequence[SeedGroup]) -> dict[str, str]:
+    """By their titles: the best configurations one below the other, and a picture for each setting that was varied."""
+    measured = [group for group in groups if is_number(group["selected_value"])]
+    varied = differing_settings([group["settings"] for group in measured])
+    if len(measured) < 3 or not varied:
+        return {}
+    metric = f"development {spoken(measured[0]['selected_by'])}"
+    named = varied[:MOST_SETTINGS]
+    drawn = {f"{metric} by {', '.join(named)}": partial(draw_configurations, groups=measured[:MOST_CONFIGURATIONS], settings=named)}
+    drawn |= {f"{metric} by {name}": partial(draw_by_setting, groups=measured, setting=name) for name in named}
+    return {title: as_address(draw) for title, draw in drawn.items()}
+
+
+def draw_configurations(axes: Axes, groups: Sequence[SeedGroup], settings: Sequence[str]) -> None:
+    """Best first, from the top; each is named by what it has of these settings."""
+    places = range(len(groups))
+    for place, group in zip(places, groups, strict=True):
+        draw_dot(axes, group, group["selected_value"], place, f"C{place % len(COLOURS)}" if place < NAMED else "#808080", across=True)
+    axes.set_yticks(
+        places, [drawable(", ".join(shown(group["settings"].get(name)) for name in settings), LONGEST_NAME) for group in groups]
+    )
+    axes.invert_yaxis()
+    plain(axes, "x")
+
+
+def draw_by_setting(axes: Axes, groups: Sequence[SeedGroup], setting: str) -> None:
+    """Numbers where they are, on a logarithmic axis if they span a factor of ten; other values side by side."""
+    values = [group["settings"].get(setting) for group in groups]
+    if all(map(is_number, values)):
+        if min(values) > 0 and max(values) / min(values) >= LOG_FROM:
+            axes.set_xscale("log")
+            axes.minorticks_off()
+            axes.set_xticks(sorted(set(values)), [shown(value) for value in sorted(set(values))])
+        places = values
+    else:
+        names = list(dict.fromkeys(map(shown, values)))
+        places = [names.index(shown(value)) for value in values]
+        axes.set_xticks(range(len(names)), [drawable(name, LONGEST_NAME) for name in names])
+    for number, (group, place) in enumerate(zip(groups, places, strict=True)):
+        draw_dot(axes, group, place, group["selected_value"], f"C{number % len(COLOURS)}" if number < NAMED else "#808080", across=False)
+    axes.set_xlabel(drawable(setting))
+    plain(axes, "y")
+
+
+def shown(value: object) -> str:
+    return "none" if value is None else f"{value:g}" if is_number(value) else str(value).rpartition(".")[2]
+
+
+def draw_dot(axes: Axes, group: SeedGroup, x: float, y: float, colour: str, across: bool) -> None:
+    """A line through it from the lowest to the highest seed."""
+    found = [member["selected_value"] for member in group["members"] if is_number(member["selected_value"])]
+    (axes.hlines if across else axes.vlines)(y if across else x, min(found), max(found), colors=colour, linewidth=1.6)
+    axes.plot(x, y, "o", color=colour, markersize=6)
+
+
+def plain(axes: Axes, grid: str) -> None:
+    axes.grid(alpha=0.3, axis=grid)
+    axes.spines[["top", "right"]].set_visible(False)
