@@ -7,22 +7,22 @@ EXTRAS := workflow/scripts/snaketrain/extras
 # those of most tests, and some of the longest are a single one.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 IN_TWO := -n 2 $(BY_FILE)
+ONLY = -m 'not slow'
 export MLFLOW_DISABLE_TELEMETRY = true
 export CONFIG ?= config/config.yaml
 
-.PHONY: help demo run plan compiled test test-fast test-core test-slow test-all test-slurm test-gpu mutations check ui bench bench-guard docs
+.PHONY: help demo run plan compiled test test-fast test-core test-all test-slurm test-gpu mutations check ui bench bench-guard docs
 
 help:
 	@echo "make demo              run the embedded default: offline, about two minutes on two idle cores"
 	@echo "make run CONFIG=FILE   check a configuration of yours and run it on this machine"
 	@echo "make plan CONFIG=FILE  what each run will need: memory, bytes exchanged, checkpoints, time"
 	@echo "make ui                open the MLflow UI on the results in this folder"
-	@echo "make test              all tests except those of test-slow and test-slurm"
+	@echo "make test              unit tests, real trainings, torchrun and whole workflows, without those marked slow"
 	@echo "make test-fast         the unit tests, but for the lengthy ones"
 	@echo "make test-core         the fast unit tests, of the core alone: the last commit, copied without extras"
-	@echo "make test-slow         tests marked slow: many random trainings, lost nodes, MLflow in a browser"
-	@echo "make test-all          test and test-slow together, which share what they train"
-	@echo "make test-slurm        trainings and faults on a SLURM cluster that the tests start (root)"
+	@echo "make test-slurm        trainings and faults on a SLURM cluster that the tests start (root), without those marked slow"
+	@echo "make test-all          all of both, with those marked slow: many random trainings, lost nodes, MLflow in a browser; before a release"
 	@echo "make test-gpu          strategies, precisions and trainings on a GPU of this machine"
 	@echo "make mutations         whether the tests detect bugs that are put into the code"
 	@echo "make check             the linters and the type checker"
@@ -66,23 +66,20 @@ ui: .venv/installed
 compiled: .venv/installed-dev
 	@$(BIN)/python -m compileall -q workflow/scripts
 
-# Run the second suite even if the first one fails, so that all failures are seen at once. Two, since the planner's tests make a fake
+# Run the next suite even if one fails, so that all failures are seen at once. Unit tests are apart, since the planner's make a fake
 # process group, and modules of torch that are imported meanwhile keep it.
-define BOTH_SUITES
-@failed=0; \
-$(BIN)/python -m pytest $(IN_TWO) $(1) tests/unit $(EXTRAS) --durations=15 || failed=1; \
-$(BIN)/python -m pytest $(IN_TWO) $(1) tests/slow tests/distributed tests/pipeline --durations=15 || failed=1; \
-exit $$failed
-endef
-
 test: compiled
-	$(call BOTH_SUITES,-m 'not slow')
+	@failed=0; \
+	$(BIN)/python -m pytest $(IN_TWO) $(ONLY) tests/unit $(EXTRAS) --durations=15 || failed=1; \
+	$(BIN)/python -m pytest $(IN_TWO) $(ONLY) tests/slow tests/distributed tests/pipeline --durations=15 || failed=1; \
+	exit $$failed
 
-test-slow: compiled
-	$(call BOTH_SUITES,-m slow)
+# On four clusters, each with namespaces of its own, which together keep two cores busy.
+test-slurm: compiled
+	$(BIN)/python -m pytest $(BY_FILE) --tx "4*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" $(ONLY) tests/slurm --durations=15
 
-test-all: compiled
-	$(call BOTH_SUITES)
+test-all:
+	@failed=0; for suite in test test-slurm; do $(MAKE) $$suite ONLY= || failed=1; done; exit $$failed
 
 test-fast: .venv/installed-dev
 	$(BIN)/python -m pytest $(IN_TWO) -m 'not slow and not lengthy' tests/unit $(EXTRAS)
@@ -92,10 +89,6 @@ test-core: .venv/installed-dev
 	@copy=$$(mktemp -d) && git archive HEAD | tar -x -C $$copy && rm -r $$copy/$(EXTRAS)/*/ && cd $$copy && \
 	$(CURDIR)/$(BIN)/python -m pytest $(IN_TWO) -m 'not slow and not lengthy' tests/unit --ignore tests/unit/test_docs.py --ignore tests/unit/test_mutations.py; \
 	code=$$?; rm -rf $$copy; exit $$code
-
-# On four clusters, each with namespaces of its own, which together keep two cores busy.
-test-slurm: compiled
-	$(BIN)/python -m pytest $(BY_FILE) --tx "4*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=15
 
 test-gpu: compiled
 	$(BIN)/python -m pytest $(IN_TWO) tests/gpu --durations=15

@@ -51,6 +51,8 @@ def differing(environment: dict[str, str]) -> list[str]:
 def become(script: str, *arguments: str) -> None:
     become_script(script, *arguments)
     sys.executable = sys.orig_argv[0] = stand_in  # for what the script starts
+    if os.environ.pop("SNAKETRAIN_UNBUFFERED", None):
+        sys.stdout.reconfigure(write_through=True)
     sys.path[1:1] = os.environ["PYTHONPATH"].split(os.pathsep)
 
 

@@ -18,7 +18,10 @@ STAND_IN = """#!{python} -IS
 import os, sys
 if sys.argv[1:3] == ["-m", "snakemake"]:  # in a job of a cluster
     sys.argv[1:3] = [{snakemake!r}]
-if not sys.argv[1:] or not sys.argv[1].endswith(".py"):
+if sys.argv[1:2] == ["-u"] and sys.argv[2:] and sys.argv[2].endswith(".py"):  # as torchrun starts its workers
+    del sys.argv[1]
+    os.environ["SNAKETRAIN_UNBUFFERED"] = "1"
+if not sys.argv[1:] or not sys.argv[1].endswith((".py", "/torchrun")):
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 sys.argv[1:1] = [{address!r}]
 exec(compile(open({client!r}).read(), {client!r}, "exec"))

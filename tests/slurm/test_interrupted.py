@@ -110,6 +110,7 @@ def test_ctrl_c_ends_the_job_which_saves(followed):
     assert followed.last_end()["status"] == "STOPPED"
 
 
+@pytest.mark.slow
 def test_a_snakemake_that_would_ask_for_other_resources_ends_the_job_and_resumes_in_another(followed):
     followed.under_way()
     first = job_of(followed.folder)

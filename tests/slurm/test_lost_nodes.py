@@ -16,6 +16,7 @@ def test_a_node_crashes(cluster, training, which):
     assert job_of(training.folder) == job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [1, 0], ids=["second", "first"])
 def test_a_node_is_cut_off(cluster, training, which):
     """Its processes live on; they must neither write, nor harm the others when the node is back.

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import pytest
 from pipeline.workspace import snakemake
 
 from slurm.lab import (
@@ -24,6 +25,7 @@ from slurm.lab import (
 )
 
 
+@pytest.mark.slow
 def test_it_continues_with_fewer_nodes(cluster, workspace, tmp_path):
     """The cluster has only two nodes, with two processes each, then one. With other numbers of processes, sums are computed in another order."""
     configured(workspace, compute={"nodes": "1-2", "processes": 2}, model={"arguments": {"drop": 0.0}})

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 
+import pytest
 from pipeline.workspace import read_configuration, write_configuration
 
 from slurm.lab import RUN, STEPS, Workflow, events, jobs_tool, make, set_pace, slurm, steps, until
@@ -59,6 +60,7 @@ def test_a_set_that_is_added_is_prepared_and_evaluated_in_jobs_of_its_own(undist
     assert len(json.loads((folder / "results/runs/patient/sets/more/checkpoints.json").read_text())["checkpoints"]) > 1
 
 
+@pytest.mark.slow
 def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side_while_one_is_cancelled_and_one_requeued(cluster, tmp_path):
     """Each is selected and evaluated in its training's job. One that is requeued starts again from the top, and resumes its training."""
     inside = {"in_training_job": True}

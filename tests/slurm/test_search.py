@@ -5,6 +5,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from pipeline.workspace import read_configuration, write_configuration
 
 from slurm import lab
@@ -14,6 +15,7 @@ RATES = [1e-3, 1e-2, 1e-4, 1e-5]
 RUNG, LAST = 12, 40  # steps
 
 
+@pytest.mark.slow
 def test_a_killed_search_continues_with_its_jobs(cluster, tmp_path):
     folder = lab.make(tmp_path / "search", pace=0.3, steps=LAST, nodes="1", threads=1)
     config = read_configuration(folder) | {"runs": None, "sweeps": {"rate": {"train.learning_rate": RATES}}}
@@ -38,6 +40,7 @@ def test_a_killed_search_continues_with_its_jobs(cluster, tmp_path):
     assert (folder / f"results/runs/{best}/evaluation/manifest.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_trunk_and_sampled_runs_in_one_workflow_and_the_trunk_is_requeued(cluster, tmp_path):
     """Its branches wait for it, and the sampled runs train meanwhile."""
     folder = lab.make(tmp_path / "trunk", pace=0.3, steps=24, evaluate_every=6, nodes="1", threads=1)

@@ -19,6 +19,7 @@ pytest.importorskip("snaketrain.extras.shards")
 RESOURCES = ("slurm_account=default", "slurm_partition=normal", "runtime=10", "mem_mb=500")  # four shards fit on a node
 
 
+@pytest.mark.slow
 def test_groups_that_a_killed_workflow_left_are_adopted(cluster, tmp_path):
     folder = lab.make(tmp_path / "shards", nodes="1", threads=1)
     for number in range(6):

@@ -93,6 +93,7 @@ def finished(cluster, environment, runtimes, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_runs_finish_in_staged_environments_and_in_containers(finished):
     folder, tmp_path = finished, finished.parent
     copy = tmp_path / f"local/snaketrain-{os.getuid()}"
@@ -113,6 +114,7 @@ def test_runs_finish_in_staged_environments_and_in_containers(finished):
     assert {"--container-image=image.sif", f"--container-workdir={folder}"} < told and len(told) == 3
 
 
+@pytest.mark.slow
 def test_selection_and_evaluation_in_the_trainings_job_on_all_its_nodes(finished):
     """Its model is exported there as well, and the best one registered where snakemake runs, without a job."""
     (log,) = finished.glob("logs/slurm/*apptainer*/**/*.log")

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from slurm.lab import (
     TRAINING,
     Workflow,
@@ -39,6 +41,7 @@ def test_it_trains_on_the_nodes_that_are_fit(cluster, workspace):
     assert [event["processes"] for event in events(workspace, "attempt")] == [1]
 
 
+@pytest.mark.slow
 def test_with_too_few_nodes_left_the_job_starts_again_without_those_that_are_unfit(cluster, workspace):
     workflow = Workflow(workspace, f"{TRAINING}/manifest.json", "--retries", "0")
     try:

@@ -80,6 +80,7 @@ def test_a_killed_process_is_reported(make, monkeypatch):
         list(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_processes_end_with_their_parent(tiny_tokenizer, tmp_path, number):
     copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")

@@ -114,6 +114,7 @@ def excludes_no_node(monkeypatch):
     monkeypatch.setattr(SteadyExecutor, "exclude_node_of", lambda *_: "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "faults", "problem"),
     [

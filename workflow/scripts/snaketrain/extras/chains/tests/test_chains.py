@@ -25,6 +25,7 @@ def selected(folder, run):
     return read_manifest(folder / f"results/runs/{run}/selection/manifest.json")
 
 
+@pytest.mark.slow
 def test_the_weights_are_those_of_a_training_from_the_folder(workspace):
     changed = read_configuration(workspace)
     changed["runs"]["by_path"] = RUNS["tuned"] | {"model.source": {"path": "results/runs/base/selection/model"}}

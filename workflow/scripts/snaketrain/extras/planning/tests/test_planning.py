@@ -121,6 +121,7 @@ def test_two_depths_predict_any_depth(llama):
     assert data_free.exchanged == pytest.approx(whole.exchanged, rel=0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy, processes",
     [
@@ -179,6 +180,7 @@ def test_the_first_stage_keeps_the_most_microbatches(llama):
 MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "processes"), [({"expert": 2}, 2), ({"expert": 2, "shard": 2}, 4)])
 def test_ranks_of_experts_share_them(llama, arguments, processes):
     mixtral = {"model.use": "transformers.MixtralForCausalLM"}

@@ -82,6 +82,7 @@ def finished(tmp_path_factory) -> Path:
     return finish(tmp_path_factory.mktemp("kinds"), epochs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("run", "processes"), [("pairs", 1), ("topics", 2), ("grades", 1)])
 def test_new_files_are_predicted_by_hand_as_by_transformers(finished, tmp_path, run, processes):
     """With a copy of the model's folder, and columns of other names; a row without a text has no prediction."""
@@ -116,6 +117,7 @@ def generated(folder: Path, processes: int) -> list[str]:
     return [row["generated"] for row in rows_of(folder / f"predictions-{processes}/new.csv")]
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_one_process(tmp_path):
     model, columns, strategy = CASES["seq2seq"]
     data = prepare(tmp_path, columns)

@@ -73,7 +73,7 @@ def finished(tmp_path_factory, tokenizer, weights) -> Path:
         model={"use": "transformers.LlamaForCausalLM", "source": {"path": str(weights)}},
         train=configuration()["train"] | {"task": {"use": "preferences"}, "epochs": 4, "learning_rate": 1e-2, "batch_size": 16},
         select={"metric": "accuracy"},
-        runs={"one": {}, "two": {"compute.processes": 2}, "sharded": {"compute.processes": 2, "train.strategy": "fsdp"}, "reward": reward},
+        runs={"one": {}, "sharded": {"compute.processes": 2, "train.strategy": "fsdp"}, "reward": reward},
     )
     snakemake(folder)
     return folder
@@ -85,8 +85,8 @@ def journal(folder: Path, run: str, kind: str) -> list[dict]:
 
 
 def test_two_processes_equal_one_and_preferences_are_learnt(finished):
-    losses = [[each["loss"] for each in journal(finished, run, "train")] for run in ("one", "two", "sharded")]
-    assert len(losses[0]) > 5 and all(losses[0] == pytest.approx(others, rel=1e-5) for others in losses[1:])
+    losses = [[each["loss"] for each in journal(finished, run, "train")] for run in ("one", "sharded")]
+    assert len(losses[0]) > 5 and losses[0] == pytest.approx(losses[1], rel=1e-5)
     before, *_, after = journal(finished, "one", "eval")
     assert before["loss"] == pytest.approx(0.693147, abs=1e-5) and before["margin"] == pytest.approx(0, abs=1e-6)  # equal to the reference
     assert after["accuracy"] > 0.9 and after["margin"] > 0.1 and after["chosen_reward"] > after["rejected_reward"]
@@ -94,7 +94,7 @@ def test_two_processes_equal_one_and_preferences_are_learnt(finished):
     assert rewards["accuracy"] > 0.9 and rewards["margin"] > 0.1
 
 
-@pytest.mark.parametrize("run", ["one", "two", "sharded"])
+@pytest.mark.parametrize("run", ["one", "sharded"])
 def test_an_evaluation_compares_with_the_same_reference(finished, weights, run):
     last = journal(finished, run, "eval")
     results = json.loads((finished / f"results/runs/{run}/evaluation/dev_results.json").read_text())["metrics"]

@@ -92,6 +92,7 @@ def journal(folder, run, kind):
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
+@pytest.mark.slow
 def test_a_rare_class_is_found_and_two_processes_equal_one(workspace):
     def found_and_missed(run):
         return json.loads((workspace / f"results/runs/{run}/evaluation/test_results.json").read_text())["confusion"][1][::-1]
@@ -102,6 +103,7 @@ def test_a_rare_class_is_found_and_two_processes_equal_one(workspace):
     assert len(losses[0]) > 20 and losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_how_often_is_told(workspace):
     log = (workspace / "results/runs/sampled/training/logs/rank-0.log").read_text()
     assert "train.sampling: how often an epoch takes an example, by its class: unkind 0." in log and ", kind 6." in log

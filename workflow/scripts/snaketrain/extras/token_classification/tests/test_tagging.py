@@ -139,12 +139,14 @@ def evaluations(folder: Path) -> list[dict[str, float]]:
     return [event["metrics"] for event in read_events(folder / "journal.jsonl")[0] if event["event"] == "eval"]
 
 
+@pytest.mark.slow
 def test_losses_and_figures_are_equal_on_two_processes(finished, alone, tmp_path):
     assert trained(finished, tmp_path / "two", 2) == pytest.approx(losses(alone), rel=1e-4)
     for ours, theirs in zip(evaluations(tmp_path / "two"), evaluations(alone), strict=True):
         assert ours["f1"] == pytest.approx(theirs["f1"], abs=0.01) and ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_killed_training_resumes_bit_for_bit(finished, alone, tmp_path):
     (data,) = (finished / "results/data").glob("*/manifest.json")
     pids = start(data, tmp_path / "parts", model=Model.model_validate(settings()["model"]), **ALONE)

@@ -168,6 +168,7 @@ def test_runs_are_tried_in_a_forked_process(server, tmp_path, monkeypatch):
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
 
 
+@pytest.mark.slow
 def test_a_workflow_has_the_same_results(tmp_path):
     forked, alone = (make_workspace(tmp_path / name, runs={"small": {}}) for name in ("forked", "alone"))
     snakemake(alone)
