@@ -15,7 +15,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.runtime.manifests import MODEL, read_manifest, selected_model
+from snaketrain.runtime.manifests import MODEL, read_checked, read_manifest, selected_model
 from snaketrain.runtime.strict_json import JsonObject
 
 ARCHIVES = {".tar.gz": "gztar", ".zip": "zip"}
@@ -70,11 +70,11 @@ def copy_record(results: Path, run: str, record: Path) -> None:
 
 
 def configuration(folder: Path, run: str) -> JsonObject:
-    """The settings that decided the results of its stages."""
-    manifests = [path for stage in ("training", "selection", "evaluation") if (path := folder / stage / "manifest.json").is_file()]
-    settings: JsonObject = {}
-    for path in manifests:
-        settings |= read_manifest(path).settings
+    """The settings that decided the results of its stages; run.json has those of the data and the training."""
+    settings: JsonObject = read_checked(folder / "training/run.json")["settings"]
+    for stage in ("selection", "evaluation"):
+        if (path := folder / stage / "manifest.json").is_file():
+            settings = read_manifest(path).settings | settings
     return settings | {"runs": {run: {}}}
 
 
