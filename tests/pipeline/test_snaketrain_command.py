@@ -63,6 +63,18 @@ def test_without_a_file_it_is_the_default_that_is_checked(folder):
     assert "No errors in the configuration of 2 runs." in snaketrain(folder, "check")
 
 
+def test_check_machine_tries_each_thing_and_names_what_fails(folder, tmp_path, monkeypatch):
+    squeue = tmp_path / "bin/squeue"
+    squeue.parent.mkdir()
+    squeue.write_text("#!/bin/sh\necho no controller >&2; exit 1\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    found = dict(line.split(maxsplit=1) for line in snaketrain(folder, "check", "--machine", code=1).splitlines() if line[0] != " ")
+    assert found["gloo"].startswith("2 processes of torchrun exchanged a sum") and "torch 2." in found["packages"]
+    assert found["MLflow"].startswith(f"a database was written in {folder}") and not list(folder.glob(".mlflow-*"))
+    assert found["SLURM"].startswith("does not work: ") and "no controller" in found["SLURM"]
+
+
 def test_run_refuses_a_configuration_with_errors_and_finds_profiles(folder):
     assert "Nothing to be done" in snaketrain(folder, "run", CONFIGURATION, "--quiet", "rules")
     assert "no folder, and none of local, pbs, slurm" in snaketrain(folder, "run", CONFIGURATION, "--profile", "slrum", code=1)

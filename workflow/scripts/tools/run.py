@@ -33,21 +33,32 @@ def parser_of(command: Callable[[list[str]], int | None], usage: str | None = No
     )
 
 
-def check(words: list[str]) -> None:
-    """Check a configuration as the workflow does before its first job, and report all errors at once. Nothing is started."""
+def check(words: list[str]) -> int | None:
+    """Check a configuration as the workflow does before its first job, and report all errors at once. No job is started.
+
+    With --machine it tries instead what a training needs of this machine, and takes no configuration.
+    """
     from snaketrain.orchestration.preflight import examine
 
     parser = parser_of(check)
+    parser.add_argument(
+        "--machine", action="store_true", help="try torch, its devices, a collective between two processes, MLflow and SLURM"
+    )
     parser.add_argument(
         "files", nargs="*", default=[DEFAULT], metavar="FILE",
         help="configuration in YAML or JSON; later files are merged over earlier ones (default: config/config.yaml)",
     )  # fmt: skip
     args = parser.parse_args(words)
+    if args.machine:
+        from tools import check_machine
+
+        return min(1, check_machine.check())
     try:
         runs = examine(read_configuration(args.files))
     except ConfigurationError as error:
         raise SystemExit(str(error)) from None
     print(f"No errors in the configuration of {len(runs)} run{'s' * (len(runs) != 1)}.")
+    return None
 
 
 def run(words: list[str]) -> None:
