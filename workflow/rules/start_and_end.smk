@@ -69,7 +69,8 @@ onsuccess:
     FOLLOWER.finish()
     if any(job.rule.name == "compare_runs" for job in workflow.dag.finished_jobs):
         print_comparison()
-    if any(job.rule.name == "compare_runs" for job in workflow.dag.jobs):  # otherwise the page may be an earlier one's, as after `--until`
+    # otherwise the page may be an earlier one's, as after `--until`
+    if any(job.rule.name == "compare_runs" for job in workflow.dag.jobs):
         print(f"Compare the runs: {Path('results/comparison/index.html').resolve()}", file=sys.stderr)
 
 

@@ -4,6 +4,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
+
+import numpy as np
 
 from snaketrain.evaluation import COLOURS
 from snaketrain.evaluation.comparing import Curves, Row, SeedGroup, differing_settings
@@ -59,7 +62,7 @@ def draw_panel(axes: Axes, name: str, groups: Sequence[SeedGroup], curves: Mappi
         others = LineCollection(grey, colors="#b0b0b0", linewidths=0.8, zorder=1, label=f"{len(groups) - NAMED} others")
         axes.add_collection(others)
         axes.autoscale_view()
-    if sum(len(line.get_xdata(orig=False)) for line in axes.get_lines()) + sum(map(len, grey)) > MANY:
+    if sum(np.size(line.get_xdata()) for line in axes.get_lines()) + sum(map(len, grey)) > MANY:
         for drawn in (*axes.get_lines(), *axes.collections):
             drawn.set_rasterized(True)
     axes.set_xlabel("step")
@@ -150,6 +153,6 @@ def draw_dot(axes: Axes, group: SeedGroup, x: float, y: float, colour: str, acro
     axes.plot(x, y, "o", color=colour, markersize=6)
 
 
-def plain(axes: Axes, grid: str) -> None:
+def plain(axes: Axes, grid: Literal["both", "x", "y"]) -> None:
     axes.grid(alpha=0.3, axis=grid)
     axes.spines[["top", "right"]].set_visible(False)
