@@ -364,6 +364,17 @@ def test_snakemake_finds_it_and_it_has_shown_all_events_when_it_stops(started, s
     assert len(others) == 300 and last.endswith("(1 of 4 jobs)"), "all but the rule `all`"
 
 
+@pytest.mark.parametrize(
+    ("stream", "term", "live"), [(Terminal(), "xterm", True), (Terminal(), "dumb", False), (io.StringIO(), "xterm", False)]
+)
+def test_only_a_terminal_that_can_move_its_cursor_has_live_lines(monkeypatch, stream, term, live):
+    monkeypatch.setenv("TERM", term)
+    display = Display(stream)
+    display.show(["12 of 40 jobs"])
+    display.write("a line\n")
+    assert stream.getvalue() == ("12 of 40 jobs\n\x1b[1F\x1b[Ja line\n12 of 40 jobs\n" if live else "a line\n")
+
+
 def test_quiet_leaves_out_jobs(started, stream):
     workflow = started(quiet={Quietness.RULES})
     workflow.logger_manager.logger.info("rule own:", extra={"event": "job_info"})
