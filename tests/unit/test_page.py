@@ -209,6 +209,14 @@ def test_with_many_classes_the_most_confused_pairs_are_listed():
     assert mistakes_of("r", {"kind": None, "split": "test"}, None) is None
 
 
+def test_of_numbers_the_page_shows_predicted_against_true(tmp_path):
+    results = make_workspace(tmp_path, {"one": {"kind": "number"}, "two": {"kind": "number", "train.learning_rate": 1.0}})
+    text = made_page(results, {}, {})
+    assert text.count("<figcaption>Predicted against true") == 2
+    (hardest,) = (table for table in pd.read_html(io.StringIO(text[text.index("Hardest examples") :]))[:1])
+    assert {len(cell.partition(".")[2]) for cell in hardest["predicted"].astype(str)} <= {1, 2, 3}, "as many digits as one reads"
+
+
 def test_evaluation_sets_are_shown_with_their_checkpoints(text):
     tables = pd.read_html(io.StringIO(text))
     (of_sets,) = (table for table in tables if ("imdb", "accuracy") in table.columns)

@@ -18,6 +18,7 @@ from snaketrain.evaluation.predictions import Predictions, labels_and_guesses, n
 from snaketrain.evaluation.results import as_address
 from snaketrain.labels import label_kinds
 from snaketrain.labels.classes import ClassReport
+from snaketrain.labels.number import NumberReport
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.strict_json import JsonObject, rounded, spoken
 
@@ -40,6 +41,7 @@ class Mistakes:
     confused: list[tuple[str, str, int]]  # instead of the matrix: true, predicted, examples
     reliability: str | None  # a picture
     ece: float | None
+    against_true: str | None  # a picture, of predicted numbers
     hardest: list[dict[str, str]]  # cells by the names of their columns, and maybe a picture as a `data:` address
     order: str  # of the hardest examples, in words
 
@@ -133,6 +135,7 @@ def mistakes_of(run: str, results: JsonObject, predictions: Predictions | None) 
         confused=most_confused(list(classes), np.array(confusion)) if confusion is not None and not fits else most_frequent(results),
         reliability=reliability_plot(results),
         ece=results.get("calibration_error"),
+        against_true=predicted_against_true(results, predictions),
         hardest=found,
         order=order,
     )
@@ -144,6 +147,14 @@ def reliability_plot(results: JsonObject) -> str | None:
     if kind is None or not issubclass(kind.report, ClassReport) or not results.get("reliability"):
         return None
     return as_address(partial(kind.report.draw_reliability, results=results))
+
+
+def predicted_against_true(results: JsonObject, predictions: Predictions | None) -> str | None:
+    if predictions is None or predictions.form != "number":
+        return None
+    labels, guesses = labels_and_guesses(predictions)
+    known = np.isfinite(labels)
+    return as_address(partial(NumberReport.draw_predictions, results=results, labels=labels[known], rows={"predicted": guesses[known]}))
 
 
 def most_confused(names: list[str], confusion: np.ndarray) -> list[tuple[str, str, int]]:
@@ -166,6 +177,8 @@ def hardest(predictions: Predictions) -> tuple[list[dict[str, str]], str]:
     shown = [name for name in ("id", "text", "text_pair", "label", "predicted") if name in table]
     rows = [row for row in np.argsort(-sizes, kind="stable")[:MOST_EXAMPLES].tolist() if sizes[row] > 0]
     titles = {name: {"label": "true", "text_pair": "text pair"}.get(name, name) for name in shown}
+    if predictions.form == "number":  # of which nine digits were saved
+        table = table.assign(**{name: [rounded(value) for value in predictions.numbers(name)] for name in ("label", "predicted")})
     cells = [{titles[name]: shortened(table[name][row], LONGEST_EXAMPLE) for name in shown} | {column: rounded(sizes[row])} for row in rows]
     for example, row in zip(cells, rows, strict=True):
         shown_as = (picture(table["text"][row]) for picture in hooks("thumbnails", "picture")) if "text" in table else ()
