@@ -102,9 +102,7 @@ def database() -> str:
 def slurm() -> str:
     if not Slurm.is_installed():
         return "none: there is no squeue"
-    queued = Slurm().user_jobs()
-    release = subprocess.run(["sbatch", "--version"], capture_output=True, text=True).stdout.strip()
-    return f"{release} answers; you have {len(queued)} jobs in its queue"
+    return f"squeue answers; you have {len(Slurm().user_jobs())} jobs in the queue"
 
 
 if __name__ == "__main__":
