@@ -38,7 +38,7 @@ def main() -> None:
         size = sum(path.lstat().st_size for path in folder.rglob("*"))
         total += size
         print(f"{size / 1e6:10.1f} MB  {folder}", flush=True)
-    if not args.yes and not (sys.stdin.isatty() and input(f"Delete {total / 1e6:.1f} MB? [y/N] ").strip().lower() in ("y", "yes")):
+    if not args.yes and not agreed(f"Delete {total / 1e6:.1f} MB? [y/N] "):
         print(f"{total / 1e6:.1f} MB; nothing was deleted" + ("." if sys.stdin.isatty() else "; --yes deletes them."))
         return
     if busy := running():
@@ -47,6 +47,14 @@ def main() -> None:
         (folder / "manifest.json").unlink(missing_ok=True)  # first: half a folder must not pass for a result
         shutil.rmtree(folder)
     print(f"Deleted {total / 1e6:.1f} MB.")
+
+
+def agreed(question: str) -> bool:
+    try:
+        return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
+    except (EOFError, KeyboardInterrupt):
+        print()
+        return False
 
 
 def unneeded(pipelines: list[Pipeline]) -> list[Path]:

@@ -246,7 +246,7 @@ def outcome(selection: JsonObject, value: float | None, test: JsonObject) -> str
     bounds = f" {found}" if selection["metric"] == "accuracy" and (found := interval(test).get(INTERVAL)) else ""
     constant = baseline(test.get("baselines", {}), selection["metric"], selection["mode"])
     beside = f", the best constant answer {rounded(constant)}" if constant is not None else ""
-    return f"**test {metric} {rounded(on_test)}**{bounds}{beside}; {on_dev}"
+    return "; ".join(filter(None, [f"**test {metric} {rounded(on_test)}**{bounds}{beside}", on_dev]))
 
 
 def interval(results: JsonObject) -> dict[str, str]:
