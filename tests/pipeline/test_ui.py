@@ -35,7 +35,7 @@ def addresses(workspace, tmp_path_factory):
     try:
         view = server.stdout.readline().split()[-1]
         told = subprocess.run([*track, f"http://127.0.0.1:{port}"], capture_output=True, text=True, check=True).stdout
-        found = {line.split()[0]: line.split()[-1] for line in told.splitlines()[1:]}
+        found = {line.split()[0]: line.split()[-1].replace("127.0.0.1", "snaketrain.localhost") for line in told.splitlines()[1:]}
         assert found["all"] == view
         assert listening(int(port)) == {"127.0.0.1"}
         yield found
