@@ -240,8 +240,8 @@ class Loop:
         show = [os.path.relpath(f"{sys.prefix}/bin/snaketrain"), "ui", *([] if beside else ["--uri", uri])]
         runs = len(follower.runs())
         print(hidden(f"MLflow is up to date with {runs} run{'s' * (runs != 1)}. Look at them: {uri if is_server else shlex.join(show)}"))
-        for address in follower.addresses(uri) if is_server else ():
-            print(hidden(address))
+        if is_server:
+            print(*follower.addresses(hidden(uri)), sep="\n")
 
 
 def warn(message: str) -> None:
