@@ -69,6 +69,7 @@ def test_check_machine_tries_each_thing_and_names_what_fails(folder, tmp_path, m
     squeue.write_text("#!/bin/sh\necho no controller >&2; exit 1\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    assert "--machine takes no configuration" in snaketrain(folder, "check", "--machine", CONFIGURATION, code=2)
     found = dict(line.split(maxsplit=1) for line in snaketrain(folder, "check", "--machine", code=1).splitlines() if line[0] != " ")
     assert found["gloo"].startswith("2 processes of torchrun exchanged a sum") and "torch 2." in found["packages"]
     assert found["MLflow"].startswith(f"a database was written in {folder}") and not list(folder.glob(".mlflow-*"))

@@ -100,13 +100,21 @@ def test_the_metric_by_each_setting_that_was_varied():
         for what in ("train.learning_rate, train.schedule.use", "train.learning_rate", "train.schedule.use")
     ]
     assert pictures.pictures_of_settings(groups[:2]) == {}, "two are read in the table"
+    colours = dict.fromkeys((group["run"] for group in groups), "red")
     figure, (rates, names, all_of_them) = pictures.plt.subplots(1, 3)
-    pictures.draw_by_setting(rates, groups, "train.learning_rate")
+    pictures.draw_by_setting(rates, groups, "train.learning_rate", colours)
     assert rates.get_xscale() == "log" and rates.get_lines()[0].get_xydata()[0].tolist() == [1e-3, 0.9]
     lowest, highest = rates.collections[0].get_segments()[0]
     assert (lowest[1], highest[1]) == (0.89, 0.92)
-    pictures.draw_by_setting(names, groups, "train.schedule.use")
-    assert [label.get_text() for label in names.get_xticklabels()] == ["linear", "none"]
-    pictures.draw_configurations(all_of_them, groups, ["train.learning_rate", "train.schedule.use"])
-    assert [label.get_text() for label in all_of_them.get_yticklabels()] == ["0.001, linear", "0.0001, none", "1e-05, linear"]
+    pictures.draw_by_setting(names, groups, "train.schedule.use", colours)
+    assert [label.get_text() for label in names.get_xticklabels()] == ["linear", "–"]
+    pictures.draw_configurations(all_of_them, groups, ["train.learning_rate", "train.schedule.use"], colours)
+    assert [label.get_text() for label in all_of_them.get_yticklabels()] == ["0.001, linear", "0.0001, –", "1e-05, linear"]
     pictures.plt.close(figure)
+
+
+def test_a_setting_is_shown_as_on_the_page_without_secrets(monkeypatch):
+    assert [pictures.shown(value) for value in (1e-5, None, "raw/train.csv", [0.1, 0.2], "torch.optim.AdamW")] == [
+        "1e-05", "–", "raw/train.csv", "[0.1, 0.2]", "AdamW",
+    ]  # fmt: skip
+    assert "hunter2" not in pictures.shown("postgresql://anna:hunter2@host/data")

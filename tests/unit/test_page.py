@@ -131,6 +131,43 @@ def test_axe_finds_no_accessibility_problem(seen, width, theme):
     assert {shown == "none" for shown, *_ in found["pictures"]} == {theme == "light"}, "their colours are inverted on a dark page"
 
 
+SORT = """
+addEventListener("load", () => {
+  const [seeds, table] = document.querySelectorAll("table.sortable"), body = table.tBodies[0];
+  const shown = () => [...body.rows].filter(row => !row.hidden);
+  const column = [...table.tHead.rows].at(-1).querySelectorAll("th button")[COLUMN], values = () => shown().map(row => row.cells[COLUMN].innerText);
+  const all = shown().length, more = table.parentElement.nextElementSibling;
+  more.click(); const everything = shown().length;
+  column.click(); const down = values();
+  column.click(); const up = values();
+  const filter = table.parentElement.previousElementSibling;
+  filter.value = "1,0"; filter.dispatchEvent(new Event("input"));
+  found.textContent = JSON.stringify({all, everything, down, up, filtered: shown().length});
+});
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")
+def test_tables_fold_sort_by_numbers_and_filter(text, tmp_path):
+    """Its runs thirty times, with other figures of memory, beyond a thousand too."""
+    head, body = text.split('aria-label="Table of runs">')
+    rows, rest = body.split("</tbody>", 1)
+    above, row = rows.split("<tbody>")[0] + "<tbody>", re.search(r"<tr.*?</tr>", rows.split("<tbody>")[1], re.DOTALL)[0]
+    cells = re.findall(r"<td.*?</td>", row, re.DOTALL)
+    place = len(cells) - 3  # memory
+    many = "".join(row.replace(cells[place], f"<td>{number:,}</td>") for number in range(400, 1600, 40))
+    page = f'{head}aria-label="Table of runs">{above}{many}</tbody>{rest}'
+    script = f'<pre id="found"></pre><script>{SORT.replace("COLUMN", str(place + 1))}</script></body>'
+    (tmp_path / "page.html").write_text(page.replace("</body>", script), encoding="utf-8")
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000", "--dump-dom"]
+    done = subprocess.run([*command, (tmp_path / "page.html").as_uri()], capture_output=True, text=True, timeout=limits.seconds(120))
+    found = json.loads(html.unescape(re.search(r'<pre id="found">(.+?)</pre>', done.stdout, re.DOTALL)[1]))
+    in_order = [f"{number:,}" for number in range(400, 1600, 40)]
+    assert (found["all"], found["everything"]) == (20, 30)
+    assert found["up"] == in_order and found["down"] == in_order[::-1]
+    assert found["filtered"] == len([cell for cell in in_order if "1,0" in cell])
+
+
 def test_the_page_shows_no_secret_and_half_of_none(tmp_path, monkeypatch):
     """Also where a long setting is cut off in the middle of it."""
     monkeypatch.setenv("LAB_TOKEN", secret := "Xk29" * 12)

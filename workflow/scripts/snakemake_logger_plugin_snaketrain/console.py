@@ -122,11 +122,11 @@ class Console(LogHandlerBase):
         self.has_colors = self.display.is_live and not settings.nocolor and "NO_COLOR" not in os.environ
         self.running: dict[int, RunningJob] = {}
         self.of_failed_group: set[int] = set()  # jobs of a group that did not make it fail
-        self.unseen: set[int] = set()  # jobs without log and output, of rules that are not ours
-        self.finished: set[int] = set()
+        self.unseen: dict[int, str] = {}  # the rules of jobs without log and output, which are not ours
+        self.finished: dict[int, str] = {}  # rules
         self.unfinished: dict[int, str] = {}  # what happened to a job, until another try finishes it
         self.total = 0
-        self.to_do: Counter[str] = Counter()  # by stage
+        self.planned: Counter[str] = Counter()  # jobs by rule, when the workflow began
         self.seconds: dict[str, list[float]] = {}  # that finished jobs took, by stage
         self.count_jobs: Callable[[], int] = lambda: self.total
         self._events: Queue[logging.LogRecord] = Queue()
@@ -219,7 +219,8 @@ class Console(LogHandlerBase):
         """Of each running job, and of all: `12 of 40 jobs, 2 running, 5 waiting, eta 6:00`."""
         jobs = list(self.running.values())
         waiting = sum(not job.has_begun for job in jobs)
-        left = seconds_left(jobs, self.to_do, self.seconds) if len(self.finished) + self.to_do.total() == self.count_jobs() else None
+        to_do = self.planned - Counter(self.finished.values())
+        left = seconds_left(jobs, to_do, self.seconds) if self.planned.total() == self.count_jobs() else None
         parts = [f"{len(self.finished)} of {self.total} jobs", f"{len(jobs) - waiting} running", f"{waiting} waiting" if waiting else ""]
         parts.append(f"eta {duration(left)}" if left else "")
         return [*(job.live_line for job in jobs), ", ".join(filter(None, parts))] if jobs else []
@@ -232,7 +233,7 @@ class Console(LogHandlerBase):
     # --- what Snakemake reports
 
     def _run_info(self, fields: JsonObject) -> None:
-        self.total, self.to_do = number_of_jobs(fields["stats"]), Counter(jobs_in(fields["stats"]))
+        self.total, self.planned = number_of_jobs(fields["stats"]), Counter(jobs_in(fields["stats"]))
         self.print(jobs_to_do(fields["stats"]))
 
     def _job_info(self, fields: JsonObject) -> None:
@@ -240,7 +241,7 @@ class Console(LogHandlerBase):
 
         log, output = fields["log"], fields["output"]
         if not log and not output:
-            self.unseen |= {fields["jobid"]} if fields["rule_name"] != "all" else set()
+            self.unseen |= {fields["jobid"]: fields["rule_name"]} if fields["rule_name"] != "all" else {}
             return
         folder = folder_of_job(fields["rule_name"], output[0] if output else "")
         name = " ".join(map(str, fields["wildcards"].values()))
@@ -256,13 +257,14 @@ class Console(LogHandlerBase):
 
     def _job_finished(self, fields: JsonObject) -> None:
         number = fields["job_id"]
-        if number in self.running or number in self.unseen:
-            self.finished.add(number)
+        job = self.running.get(number)
+        if rule := job.stage if job else self.unseen.get(number):
+            self.finished[number] = rule
             self.unfinished.pop(number, None)
             self.total = self.count_jobs()
-        if job := self.running.pop(number, None):
+        if job:
+            del self.running[number]
             self._look(job)
-            self.to_do[job.stage] -= 1
             self.seconds.setdefault(job.stage, []).append(job.seconds)
             reached = f"  {job.progress.figures}" if job.has_progress else ""
             self.print(f"{job.title}  done in {duration(job.seconds)}{reached}  ({len(self.finished)} of {self.total} jobs)")

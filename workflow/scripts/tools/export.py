@@ -64,8 +64,9 @@ def copy_record(results: Path, run: str, record: Path) -> None:
     if (page := results / "comparison/index.html").is_file():
         copy(page, record / "comparison.html")
     (record / "run.yaml").write_text(
-        "# This run alone, with all of its settings. In the project: snaketrain run run.yaml\n"
-        + yaml.safe_dump(configuration(folder, run), sort_keys=False, allow_unicode=True)
+        "# This run alone, with the settings that decided its results. In the project: snaketrain run run.yaml\n"
+        + yaml.safe_dump(configuration(folder, run), sort_keys=False, allow_unicode=True),
+        encoding="utf-8",
     )
 
 

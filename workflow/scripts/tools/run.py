@@ -38,23 +38,25 @@ def check(words: list[str]) -> int | None:
 
     With --machine it tries instead what a training needs of this machine, and takes no configuration.
     """
-    from snaketrain.orchestration.preflight import examine
-
     parser = parser_of(check)
     parser.add_argument(
         "--machine", action="store_true", help="try torch, its devices, a collective between two processes, MLflow and SLURM"
     )
     parser.add_argument(
-        "files", nargs="*", default=[DEFAULT], metavar="FILE",
+        "files", nargs="*", metavar="FILE",
         help="configuration in YAML or JSON; later files are merged over earlier ones (default: config/config.yaml)",
     )  # fmt: skip
     args = parser.parse_args(words)
     if args.machine:
         from tools import check_machine
 
+        if args.files:
+            parser.error("--machine takes no configuration: check that without it")
         return min(1, check_machine.check())
+    from snaketrain.orchestration.preflight import examine
+
     try:
-        runs = examine(read_configuration(args.files))
+        runs = examine(read_configuration(args.files or [DEFAULT]))
     except ConfigurationError as error:
         raise SystemExit(str(error)) from None
     print(f"No errors in the configuration of {len(runs)} run{'s' * (len(runs) != 1)}.")

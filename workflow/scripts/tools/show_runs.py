@@ -44,7 +44,7 @@ def main() -> None:
     with readable(uri) as store:
         if port := port_of_server(store):
             print(f"MLflow runs already, on port {port}.", file=sys.stderr)
-            show(store, address(port), browser=not args.no_browser)
+            show(store, address(port, HOST), browser=not args.no_browser)  # it may be one that refuses our name
         else:
             serve(store, free_port(args.port), browser=not args.no_browser)
 

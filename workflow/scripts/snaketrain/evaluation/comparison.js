@@ -1,7 +1,7 @@
 // Tables of runs: a click on a column sorts by it, a text filters, and of many rows the first are shown.
 const FIRST = 20;
 const number = (row, column) => {
-  const text = row.cells[column].innerText.trim(), found = parseFloat(text);
+  const text = row.cells[column].innerText.trim(), found = parseFloat(text.replaceAll(",", ""));  // 1,733
   return isNaN(found) ? text : found;
 };
 
@@ -35,7 +35,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
   if (rows.length > 5) {
     filter.type = "search";
-    filter.placeholder = "Filter by name";
+    filter.placeholder = "Filter";
     filter.ariaLabel = "Filter the table";
     filter.oninput = show;
     table.parentElement.before(filter);

@@ -13,7 +13,7 @@ import pandas as pd
 from snaketrain.config.schema.of_extras import hooks
 from snaketrain.evaluation import COLOURS, comparing
 from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup, differing_settings
-from snaketrain.evaluation.pictures import NAMED, pictures_of_curves, pictures_of_settings
+from snaketrain.evaluation.pictures import NAMED, pictures_of_curves, pictures_of_settings, setting, shortened
 from snaketrain.evaluation.predictions import Predictions, labels_and_guesses, named
 from snaketrain.evaluation.results import as_address
 from snaketrain.labels import label_kinds
@@ -24,7 +24,7 @@ from snaketrain.runtime.strict_json import JsonObject, rounded, spoken
 
 VERSIONS = "versions of packages"
 PICTURE, THUMBNAIL = "data:image/", "thumbnail"
-LONGEST_SETTING, LONGEST_EXAMPLE = 60, 300  # characters
+LONGEST_EXAMPLE = 300  # characters
 MOST_EXAMPLES, MOST_CLASSES, MOST_IN_MATRIX = 8, 40, 12
 
 
@@ -99,21 +99,10 @@ def page(made: Comparison) -> str:
         checkpoint_metrics=[name for name in metrics if any(name in each for each in checkpoints)],
         confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), 0.95),
         curves=pictures_of_curves(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
-        swept=pictures_of_settings(made.groups) if len(comparing.comparable(made.rows)) == 1 else {},
+        swept=pictures_of_settings(made.groups) if len(comparing.comparable(made.rows)) == len(chosen) == 1 else {},
         colours=COLOURS,
         named=NAMED,
     )
-
-
-def setting(value: object) -> str:
-    text = "–" if value is None or value == {} else hidden(str(value))  # half a secret would not be recognised
-    if all(part.isidentifier() for part in text.split(".")):
-        text = text.rpartition(".")[2]  # of a class its name; the page shows the rest under the mouse
-    return shortened(text, LONGEST_SETTING)
-
-
-def shortened(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 # --- Mistakes

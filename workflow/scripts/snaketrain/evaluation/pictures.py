@@ -12,6 +12,7 @@ from snaketrain.evaluation import COLOURS
 from snaketrain.evaluation.comparing import Curves, Row, SeedGroup, differing_settings
 from snaketrain.evaluation.results import Axes, Line2D, LineCollection, as_address, plt
 from snaketrain.labels.base import drawable
+from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.strict_json import is_number, spoken
 
 # --- Learning curves: a colour for each of the best configurations, a band over its seeds, and a star at each chosen step.
@@ -20,6 +21,7 @@ LINES = ("-", "--")
 LONGEST_NAME = 32  # in the legend of a picture, of which nothing can be scrolled
 FEW = 30  # points that are marked one by one
 NAMED = len(LINES) * len(COLOURS)  # the best configurations, which a reader can tell apart; the others are grey lines
+GREY = "#b0b0b0"
 MANY = 20_000  # points in a panel; more are drawn as pixels, so that the page stays small
 
 
@@ -59,7 +61,7 @@ def draw_panel(axes: Axes, name: str, groups: Sequence[SeedGroup], curves: Mappi
             mark_chosen(axes, group["members"], several, colour)
     grey = [points for several in seeds[NAMED:] if (points := [(step, statistics.fmean(values)) for step, values in by_step(several)])]
     if len(groups) > NAMED:
-        others = LineCollection(grey, colors="#b0b0b0", linewidths=0.8, zorder=1, label=f"{len(groups) - NAMED} others")
+        others = LineCollection(grey, colors=GREY, linewidths=0.8, zorder=1, label=f"{len(groups) - NAMED} others")
         axes.add_collection(others)
         axes.autoscale_view()
     if sum(np.size(line.get_xdata()) for line in axes.get_lines()) + sum(map(len, grey)) > MANY:
@@ -96,6 +98,18 @@ def mark_chosen(axes: Axes, members: Sequence[Row], several: list[dict[int, floa
 
 MOST_CONFIGURATIONS, MOST_SETTINGS = 30, 6
 LOG_FROM = 10.0  # times the smallest value: rates are tried in steps of about this size
+LONGEST_SETTING = 60  # characters
+
+
+def setting(value: object) -> str:
+    text = "–" if value is None or value == {} else hidden(str(value))  # half a secret would not be recognised
+    if all(part.isidentifier() for part in text.split(".")):
+        text = text.rpartition(".")[2]  # of a class its name; the page shows the rest under the mouse
+    return shortened(text, LONGEST_SETTING)
+
+
+def shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def pictures_of_settings(groups: Sequence[SeedGroup]) -> dict[str, str]:
@@ -106,16 +120,18 @@ def pictures_of_settings(groups: Sequence[SeedGroup]) -> dict[str, str]:
         return {}
     metric = f"development {spoken(measured[0]['selected_by'])}"
     named = varied[:MOST_SETTINGS]
-    drawn = {f"{metric} by {', '.join(named)}": partial(draw_configurations, groups=measured[:MOST_CONFIGURATIONS], settings=named)}
-    drawn |= {f"{metric} by {name}": partial(draw_by_setting, groups=measured, setting=name) for name in named}
+    colours = {group["run"]: COLOURS[number % len(COLOURS)] if number < NAMED else GREY for number, group in enumerate(groups)}
+    best = measured[:MOST_CONFIGURATIONS]
+    drawn = {f"{metric} by {', '.join(named)}": partial(draw_configurations, groups=best, settings=named, colours=colours)}
+    drawn |= {f"{metric} by {name}": partial(draw_by_setting, groups=measured, name=name, colours=colours) for name in named}
     return {title: as_address(draw) for title, draw in drawn.items()}
 
 
-def draw_configurations(axes: Axes, groups: Sequence[SeedGroup], settings: Sequence[str]) -> None:
+def draw_configurations(axes: Axes, groups: Sequence[SeedGroup], settings: Sequence[str], colours: Mapping[str, str]) -> None:
     """Best first, from the top; each is named by what it has of these settings."""
     places = range(len(groups))
     for place, group in zip(places, groups, strict=True):
-        draw_dot(axes, group, group["selected_value"], place, f"C{place % len(COLOURS)}" if place < NAMED else "#808080", across=True)
+        draw_dot(axes, group, group["selected_value"], place, colours[group["run"]], across=True)
     axes.set_yticks(
         places, [drawable(", ".join(shown(group["settings"].get(name)) for name in settings), LONGEST_NAME) for group in groups]
     )
@@ -123,9 +139,9 @@ def draw_configurations(axes: Axes, groups: Sequence[SeedGroup], settings: Seque
     plain(axes, "x")
 
 
-def draw_by_setting(axes: Axes, groups: Sequence[SeedGroup], setting: str) -> None:
+def draw_by_setting(axes: Axes, groups: Sequence[SeedGroup], name: str, colours: Mapping[str, str]) -> None:
     """Numbers where they are, on a logarithmic axis if they span a factor of ten; other values side by side."""
-    values = [group["settings"].get(setting) for group in groups]
+    values = [group["settings"].get(name) for group in groups]
     if all(map(is_number, values)):
         if min(values) > 0 and max(values) / min(values) >= LOG_FROM:
             axes.set_xscale("log")
@@ -133,17 +149,17 @@ def draw_by_setting(axes: Axes, groups: Sequence[SeedGroup], setting: str) -> No
             axes.set_xticks(sorted(set(values)), [shown(value) for value in sorted(set(values))])
         places = values
     else:
-        names = list(dict.fromkeys(map(shown, values)))
-        places = [names.index(shown(value)) for value in values]
-        axes.set_xticks(range(len(names)), [drawable(name, LONGEST_NAME) for name in names])
-    for number, (group, place) in enumerate(zip(groups, places, strict=True)):
-        draw_dot(axes, group, place, group["selected_value"], f"C{number % len(COLOURS)}" if number < NAMED else "#808080", across=False)
-    axes.set_xlabel(drawable(setting))
+        labels = {str(value): shown(value) for value in values}  # two long ones may be shown alike
+        places = [list(labels).index(str(value)) for value in values]
+        axes.set_xticks(range(len(labels)), [drawable(label, LONGEST_NAME) for label in labels.values()])
+    for group, place in zip(groups, places, strict=True):
+        draw_dot(axes, group, place, group["selected_value"], colours[group["run"]], across=False)
+    axes.set_xlabel(drawable(name))
     plain(axes, "y")
 
 
 def shown(value: object) -> str:
-    return "none" if value is None else f"{value:g}" if is_number(value) else str(value).rpartition(".")[2]
+    return f"{value:g}" if is_number(value) else setting(value)
 
 
 def draw_dot(axes: Axes, group: SeedGroup, x: float, y: float, colour: str, across: bool) -> None:

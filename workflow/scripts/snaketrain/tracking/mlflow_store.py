@@ -83,7 +83,7 @@ class Store:
                 raise ExperimentDeleted(name, found.experiment_id, self.uri)
             # MLflow would put the artifacts of a database below the current folder
             place = location(self.artifacts / folder_name(name)) if self.artifacts else None
-            about = {NOTE: about_experiment(name)}
+            about = {NOTE: "Kept up to date by snaketrain, from the files of the runs."}
             self._experiments[name] = found.experiment_id if found else self.client.create_experiment(name, place, about)
         return self._experiments[name]
 
@@ -176,12 +176,6 @@ class Store:
             log.seek(max(0, file.stat().st_size - TAIL_BYTES))
             text = log.read().decode(errors="replace")
         self.client.log_text(run_id, hidden(text), f"{folder}/{file.name}")
-
-
-def about_experiment(name: str) -> str:
-    trainings, _, kind = name.rpartition("-")
-    about = {"data": "The data of the trainings in", "comparisons": "The latest comparison of the trainings in"}
-    return f"{about[kind]} `{trainings}`." if kind in about else "Trainings; the runs of their stages are below them."
 
 
 def cut_tags(tags: dict[str, str]) -> dict[str, str]:
