@@ -67,11 +67,25 @@ def test_of_many_configurations_the_best_have_colours_and_the_others_are_grey(tm
     assert not [str(warning.message) for warning in recwarn if "constrained_layout" in str(warning.message)]
 
 
-def test_many_points_do_not_make_the_page_large():
-    curves = {"a": {"train/loss": [(step, (step * 7919) % 1000) for step in range(21_000)]}}
+def test_many_points_do_not_make_the_page_large_and_no_spike_is_lost():
+    curves = {"a": {"train/loss": [(step, 1000.0 if step == 12_345 else step % 7) for step in range(21_000)]}}
     groups = [{"run": "a", "members": [{"run": "a", "selected_step": 1}]}]
-    drawn = pictures.pictures_of_curves(groups, curves, [])["training loss"]
-    assert 10_000 < len(drawn) < 100_000  # 190,000 as lines
+    (drawn,) = pictures.curves_of_page(groups, curves, [])["training loss"]
+    steps = [step for step, _ in drawn["points"]]
+    assert 400 < len(steps) <= pictures.MOST_POINTS + 2 and steps == sorted(steps) and (steps[0], steps[-1]) == (0, 20_999)
+    assert [12_345, 1000.0] in drawn["points"]
+
+
+def test_lines_of_the_page():
+    """A band over seeds, a star at each chosen step, and the colours and dashes of the legend."""
+    names = [f"{number:02d}" for number in range(pictures.NAMED + 1)]
+    curves = {name: {"eval/loss": [(1, 0.5), (2, 0.25)]} for name in names} | {"00-1": {"eval/loss": [(1, 0.7), (2, 0.35), (3, 0.1)]}}
+    groups = [{"run": name, "members": [{"run": name, "selected_step": 2}]} for name in names]
+    groups[0]["members"].append({"run": "00-1", "selected_step": 1})
+    first, *others, last = pictures.curves_of_page(groups, curves, [])["development loss"]
+    assert first["points"] == [[1, 0.6, 0.5, 0.7], [2, 0.3, 0.25, 0.35]] and first["chosen"] == [(2, 0.25), (1, 0.7)]
+    assert others[0]["points"] == [[1, 0.5], [2, 0.25]] and [each["dashed"] for each in others] == [False] * 6 + [True] * 7
+    assert (last["colour"], last["chosen"], last["dashed"]) == (pictures.GREY, [], False)
 
 
 def test_names_are_drawn_literally():

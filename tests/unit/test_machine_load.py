@@ -39,9 +39,10 @@ def test_figures_are_recorded_until_the_end(monkeypatch, state):
 
 def test_each_gpu(programs):
     """As nvidia-smi prints them."""
-    programs(**{"nvidia-smi": "echo '0, 87, 40536'; echo '1, 3, 512'"})
+    programs(**{"nvidia-smi": "echo '0, 87, 40536, 312.5'; echo '1, 3, 512, [N/A]'"})
     found = figures()
     assert found["gpu_0_percent"] == 87 and found["gpu_0_memory_mb"] == 40536 and found["gpu_1_percent"] == 3
+    assert found["gpu_0_watts"] == 312.5 and found["gpu_1_memory_mb"] == 512 and "gpu_1_watts" not in found
 
 
 def test_a_write_error_ends_it_quietly(state, monkeypatch):

@@ -38,8 +38,8 @@ addEventListener("load", async () => {
   parent.report({
     width: innerWidth, dark: matchMedia("(prefers-color-scheme: dark)").matches, ground: getComputedStyle(document.body).backgroundColor,
     beyond: root.scrollWidth - root.clientWidth,
-    pictures: [...document.images].map(each => [getComputedStyle(each).filter, each.naturalWidth, each.getBoundingClientRect().right <= innerWidth]),
-    left: [...document.images].map(each => Math.round(each.getBoundingClientRect().left)),
+    pictures: [...document.querySelectorAll("img, figure svg")].map(each => [getComputedStyle(each.querySelector(".lines") ?? each).filter, each.naturalWidth ?? each.querySelector("polyline") !== null, each.getBoundingClientRect().right <= innerWidth]),
+    left: [...document.querySelectorAll("img, figure svg")].map(each => Math.round(each.getBoundingClientRect().left)),
     violations: found.violations.map(each => [each.impact, each.id, each.nodes[0].html]), passes: found.passes.length,
   });
 });
@@ -147,6 +147,13 @@ addEventListener("load", () => {
 """
 
 
+def told(file: Path) -> dict:
+    """What a script in the page wrote into the element `found`."""
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000", "--dump-dom", file.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limits.seconds(120))
+    return json.loads(html.unescape(re.search(r'<pre id="found">(.+?)</pre>', done.stdout, re.DOTALL)[1]))
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")
 def test_tables_fold_sort_by_numbers_and_filter(text, tmp_path):
     """Its runs thirty times, with other figures of memory, beyond a thousand too."""
@@ -159,13 +166,40 @@ def test_tables_fold_sort_by_numbers_and_filter(text, tmp_path):
     page = f'{head}aria-label="Table of runs">{above}{many}</tbody>{rest}'
     script = f'<pre id="found"></pre><script>{SORT.replace("COLUMN", str(place + 1))}</script></body>'
     (tmp_path / "page.html").write_text(page.replace("</body>", script), encoding="utf-8")
-    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000", "--dump-dom"]
-    done = subprocess.run([*command, (tmp_path / "page.html").as_uri()], capture_output=True, text=True, timeout=limits.seconds(120))
-    found = json.loads(html.unescape(re.search(r'<pre id="found">(.+?)</pre>', done.stdout, re.DOTALL)[1]))
+    found = told(tmp_path / "page.html")
     in_order = [f"{number:,}" for number in range(400, 1600, 40)]
     assert (found["all"], found["everything"]) == (20, 30)
     assert found["up"] == in_order and found["down"] == in_order[::-1]
     assert found["filtered"] == len([cell for cell in in_order if "1,0" in cell])
+
+
+POINT = """
+addEventListener("load", () => {
+  const figure = document.querySelector("#curves-1"), svg = figure.querySelector("svg"), {left, top, width, height} = svg.getBoundingClientRect();
+  const labels = () => [...svg.querySelectorAll(".grid text")].map(each => each.textContent);
+  svg.setPointerCapture = () => {};  // of a pointer that there is
+  const send = (type, x, y) => svg.dispatchEvent(new PointerEvent(type, {clientX: left + x * width, clientY: top + y * height}));
+  const whole = labels();
+  send("pointermove", 0.99, 0.99); const last = figure.querySelector("output").textContent;
+  send("pointerdown", 0.6, 0.5); send("pointermove", 0.9, 0.8); send("pointerup", 0.9, 0.8);
+  const zoomed = labels();
+  send("pointerdown", 0.5, 0.5); send("pointerup", 0.5, 0.5); const clicked = labels();
+  svg.dispatchEvent(new MouseEvent("dblclick"));
+  found.textContent = JSON.stringify({whole, last, zoomed, clicked, again: labels()});
+});
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")
+def test_curves_tell_their_values_and_zoom(text, tmp_path):
+    (tmp_path / "page.html").write_text(text.replace("</body>", f'<pre id="found"></pre><script>{POINT}</script></body>'), encoding="utf-8")
+    found = told(tmp_path / "page.html")
+    name, step = re.fullmatch(r"(\S+): 0\.\d+ \(0\.\d+ to 0\.\d+\) at step (\d+)", found["last"]).groups()
+    assert (name, step) == ("rate=1e-3", "60"), "the nearest to the lower right corner"
+    assert found["whole"][:3] == ["20", "40", "60"] and found["again"] == found["whole"]
+    assert found["zoomed"] == found["clicked"] != found["whole"], "a click alone does not zoom"
+    steps = list(map(float, found["zoomed"][:-1]))
+    assert 30 < steps[0] < 60 and "20" not in found["zoomed"]
 
 
 def test_the_page_shows_no_secret_and_half_of_none(tmp_path, monkeypatch):

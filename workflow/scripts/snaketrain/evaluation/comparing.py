@@ -1,6 +1,7 @@
 """Compares finished runs of any task: a row for each, and groups of runs that differ only in the seed."""
 
 import json
+import math
 import statistics
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ from snaketrain.runtime.manifests import Manifest, digest, read_checked, read_ma
 from snaketrain.runtime.provenance import one_after_the_other
 from snaketrain.runtime.run_folder import damaged_log
 from snaketrain.runtime.stages import by_name, versions_of
-from snaketrain.runtime.strict_json import Json, JsonObject, is_number
+from snaketrain.runtime.strict_json import Json, JsonObject, is_number, rounded
 from snaketrain.tasks.metric_names import rank_key
 
 # --- What a run's journal contains: its curves, duration and status.
@@ -192,10 +193,38 @@ def row(run: FinishedRun) -> Row:
     line["peak_memory_mb"] = max(memory, default=None)
     line["minutes"] = seconds_training(run["events"]) / 60
     line["processes"] = next((event["processes"] for event in reversed(run["events"]) if event.get("processes")), None)  # at last
-    line["took_over"] = next((event.get("message") for event in run["events"] if event.get("event") == "reused"), None)
+    reused = next((event for event in run["events"] if event.get("event") == "reused"), {})
+    line["took_over"], line["steps_taken_over"] = reused.get("message"), reused.get("step", 0)
+    line["steps"] = max((step for step, _ in run["curves"].get("train/loss", [])), default=0)
+    line["watt_hours"] = watt_hours(run["events"])
     line["warnings"] = "; ".join(standing(run["events"])["warnings"]) or None
     line["mixed"] = "; ".join(f"{', '.join(change['changed'])} changed after step {change['step']}" for change in run["mixed"]) or None
     return line
+
+
+LONGEST_SAMPLE = 60.0  # seconds; over a longer pause nothing is known of the power
+
+
+def watt_hours(events: Iterable[Event]) -> float | None:
+    """What the GPUs of the first process's machine took; None where the machine does not tell it."""
+    total, before, known = 0.0, math.inf, False
+    for event in events:
+        if event.get("event") == "system" and event.get("attempt", 1) > 0:  # not of steps that were taken over
+            watts = [value for name, value in event["metrics"].items() if name.startswith("gpu_") and name.endswith("_watts")]
+            known |= bool(watts)
+            if 0 < event["time"] - before < LONGEST_SAMPLE:
+                total += sum(watts) * (event["time"] - before) / 3600
+            before = event["time"]
+    return total if known else None
+
+
+def cost(rows: list[Row]) -> str:
+    """Of all runs together: `2.5 process hours, 310 Wh; 40 of 120 steps were taken over from other runs`."""
+    hours = sum(line["minutes"] * (line["processes"] or 1) for line in rows) / 60
+    energy = [line["watt_hours"] for line in rows if line["watt_hours"] is not None]
+    taken, steps = sum(line["steps_taken_over"] for line in rows), sum(line["steps"] for line in rows)
+    saved = f"; {taken:,} of {steps:,} steps were taken over from other runs" if taken else ""
+    return f"{rounded(hours, 2)} process hours{f', {rounded(sum(energy), 0)} Wh of GPUs' if energy else ''}{saved}"
 
 
 def row_without_result(unfinished: tuple[str, str]) -> Row:

@@ -13,7 +13,7 @@ import pandas as pd
 from snaketrain.config.schema.of_extras import hooks
 from snaketrain.evaluation import COLOURS, comparing
 from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup, differing_settings
-from snaketrain.evaluation.pictures import NAMED, pictures_of_curves, pictures_of_settings, setting, shortened
+from snaketrain.evaluation.pictures import MOST_POINTS, NAMED, curves_of_page, pictures_of_settings, setting, shortened
 from snaketrain.evaluation.predictions import Predictions, labels_and_guesses, named
 from snaketrain.evaluation.results import as_address
 from snaketrain.labels import label_kinds
@@ -86,6 +86,7 @@ def page(made: Comparison) -> str:
         runs=runs,
         rows=rows,
         several_seeds=[group for group in made.groups if len(group["runs"]) > 1],
+        cost=comparing.cost(made.rows),
         settings=settings,
         settings_below_each_other=len(settings) > len(rows),
         comparable=len(comparing.comparable(rows)) == 1,
@@ -98,7 +99,8 @@ def page(made: Comparison) -> str:
         checkpoints=checkpoints,
         checkpoint_metrics=[name for name in metrics if any(name in each for each in checkpoints)],
         confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), 0.95),
-        curves=pictures_of_curves(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
+        curves=curves_of_page(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
+        thinned=MOST_POINTS if any(len(found) > MOST_POINTS for run in runs for found in run["curves"].values()) else None,
         swept=pictures_of_settings(made.groups) if len(comparing.comparable(made.rows)) == len(chosen) == 1 else {},
         colours=COLOURS,
         named=NAMED,

@@ -6,14 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from snaketrain.evaluation import COLOURS
 from snaketrain.evaluation.comparing import Curves, Row, SeedGroup, differing_settings
 from snaketrain.evaluation.results import Axes, Line2D, LineCollection, as_address, plt
 from snaketrain.labels.base import drawable
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.strict_json import is_number, spoken
+from snaketrain.runtime.strict_json import JsonObject, is_number, spoken
 
 # --- Learning curves: a colour for each of the best configurations, a band over its seeds, and a star at each chosen step.
 
@@ -22,7 +20,7 @@ LONGEST_NAME = 32  # in the legend of a picture, of which nothing can be scrolle
 FEW = 30  # points that are marked one by one
 NAMED = len(LINES) * len(COLOURS)  # the best configurations, which a reader can tell apart; the others are grey lines
 GREY = "#b0b0b0"
-MANY = 20_000  # points in a panel; more are drawn as pixels, so that the page stays small
+MOST_POINTS = 500  # of a curve on the page
 
 
 def panels_of(metrics: Sequence[str]) -> dict[str, str]:
@@ -46,10 +44,35 @@ def draw_curves(path: Path, groups: Sequence[SeedGroup], curves: Mapping[str, Cu
     plt.close(picture)
 
 
-def pictures_of_curves(groups: Sequence[SeedGroup], curves: Mapping[str, Curves], metrics: Sequence[str]) -> dict[str, str]:
-    """The panels by their titles."""
-    drawn = panels_of(metrics).items()
-    return {title: as_address(partial(draw_panel, name=name, groups=groups, curves=curves)) for name, title in drawn}
+def curves_of_page(groups: Sequence[SeedGroup], curves: Mapping[str, Curves], metrics: Sequence[str]) -> dict[str, list[JsonObject]]:
+    """By the titles of the panels, the lines that the page's script draws: points as (step, mean) or (step, mean, lowest, highest)."""
+    return {
+        title: [line_of_page(number, group, curves, name) for number, group in enumerate(groups)]
+        for name, title in panels_of(metrics).items()
+    }
+
+
+def line_of_page(number: int, group: SeedGroup, curves: Mapping[str, Curves], name: str) -> JsonObject:
+    named, several = number < NAMED, [dict(curves[member["run"]].get(name, [])) for member in group["members"]]
+    band = named and len(several) > 1
+    points = [[step, statistics.fmean(values), *([min(values), max(values)] if band else [])] for step, values in by_step(several)]
+    return {
+        "name": hidden(group["run"]),
+        "colour": COLOURS[number % len(COLOURS)] if named else GREY,
+        "dashed": named and LINES[number // len(COLOURS)] == "--",
+        "points": [[step, *(float(f"{value:.6g}") for value in values)] for step, *values in thinned(points)],
+        "chosen": chosen_points(group["members"], several) if named and name.startswith("eval/") else [],
+    }
+
+
+def thinned(points: list[list[float]]) -> list[list[float]]:
+    """Of each stretch the lowest and the highest point, so that the page stays small and no spike is lost."""
+    size = -(-2 * len(points) // MOST_POINTS)
+    if len(points) <= MOST_POINTS:
+        return points
+    stretches = [range(first, min(first + size, len(points))) for first in range(0, len(points), size)]
+    kept = {end(stretch, key=lambda place: points[place][1]) for stretch in stretches for end in (min, max)}
+    return [points[place] for place in sorted(kept | {0, len(points) - 1})]
 
 
 def draw_panel(axes: Axes, name: str, groups: Sequence[SeedGroup], curves: Mapping[str, Curves]) -> None:
@@ -64,9 +87,6 @@ def draw_panel(axes: Axes, name: str, groups: Sequence[SeedGroup], curves: Mappi
         others = LineCollection(grey, colors=GREY, linewidths=0.8, zorder=1, label=f"{len(groups) - NAMED} others")
         axes.add_collection(others)
         axes.autoscale_view()
-    if sum(np.size(line.get_xdata()) for line in axes.get_lines()) + sum(map(len, grey)) > MANY:
-        for drawn in (*axes.get_lines(), *axes.collections):
-            drawn.set_rasterized(True)
     axes.set_xlabel("step")
     plain(axes, "both")
 
@@ -87,9 +107,13 @@ def draw_configuration(axes: Axes, several: list[dict[int, float]], colour: str,
         axes.fill_between(steps, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.2, linewidth=0)
 
 
-def mark_chosen(axes: Axes, members: Sequence[Row], several: list[dict[int, float]], colour: str) -> None:
+def chosen_points(members: Sequence[Row], several: list[dict[int, float]]) -> list[tuple[int, float]]:
     chosen = [member["selected_step"] for member in members]
-    points = [(step, curve[step]) for step, curve in zip(chosen, several, strict=True) if is_number(curve.get(step))]
+    return [(step, curve[step]) for step, curve in zip(chosen, several, strict=True) if is_number(curve.get(step))]
+
+
+def mark_chosen(axes: Axes, members: Sequence[Row], several: list[dict[int, float]], colour: str) -> None:
+    points = chosen_points(members, several)
     steps, values = [step for step, _ in points], [value for _, value in points]
     axes.scatter(steps, values, marker="*", s=160, color=colour, edgecolors=axes.get_facecolor(), linewidths=0.8, zorder=4)
 

@@ -176,7 +176,7 @@ class TensorBoard(Callback):
 # --- The load of the machine every few seconds, from a thread of the first rank.
 
 INTERVAL_SECONDS = 5.0
-ASK_GPUS = ["nvidia-smi", "--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
+ASK_GPUS = ["nvidia-smi", "--query-gpu=index,utilization.gpu,memory.used,power.draw", "--format=csv,noheader,nounits"]
 
 
 class MachineLoad(Callback):
@@ -210,7 +210,7 @@ class MachineLoad(Callback):
 
 
 def figures() -> dict[str, float]:
-    """Load of the CPUs, memory of the machine and of this process, and load and memory of each GPU."""
+    """Load of the CPUs, memory of the machine and of this process, and load, memory and power of each GPU."""
     found = {
         "cpu_percent": psutil.cpu_percent(),
         "memory_mb": round(psutil.virtual_memory().used / 2**20, 1),
@@ -223,10 +223,12 @@ def gpus() -> dict[str, float]:
     if not shutil.which(ASK_GPUS[0]):
         return {}
     found: dict[str, float] = {}
-    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
         for line in subprocess.run(ASK_GPUS, capture_output=True, text=True, timeout=10).stdout.splitlines():
-            number, busy, memory_mb = map(float, line.split(","))
-            found |= {f"gpu_{number:.0f}_percent": busy, f"gpu_{number:.0f}_memory_mb": memory_mb}
+            number, *values = line.split(",")
+            for name, value in zip(("percent", "memory_mb", "watts"), values, strict=False):
+                with contextlib.suppress(ValueError):  # [N/A]
+                    found[f"gpu_{int(number)}_{name}"] = float(value)
     return found
 
 
