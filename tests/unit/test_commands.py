@@ -11,8 +11,10 @@ import pytest
 
 import keep_log
 from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.files import read_configuration
 from snaketrain.orchestration import launching, rule_values
 from snaketrain.orchestration.code_digest import SCRIPTS
+from snaketrain.orchestration.command_line import by_section
 from snaketrain.orchestration.names import plain_name, source_name
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.unfinished import comparison_without
@@ -175,3 +177,19 @@ def test_a_folder_in_which_snakemake_cannot_work_is_refused():
     launching.check_folder(TEXT.replace("{run}", ""))
     with pytest.raises(ConfigurationError, match=r"/a\{b\}: .*braces"):
         launching.check_folder("/a{b}")
+
+
+@pytest.mark.parametrize(
+    ("given", "means"),
+    [
+        ("train.seed=1", {"train": {"seed": 1}}),
+        ("tracking.notes=good, I [think]", {"tracking": {"notes": "good, I [think]"}}),
+        ("train.freeze=[a, b]", {"train": {"freeze": ["a", "b"]}}),
+        ('tracking.notes="a, b"', {"tracking": {"notes": "a, b"}}),
+        ("train.schedule.arguments={power: 2, end: 0}", {"train": {"schedule": {"arguments": {"power": 2, "end": 0}}}}),
+    ],
+)
+def test_a_name_with_dots_after_config(given, means):
+    words = by_section(["--cores", "a.b=c", "--config", given, "-n"])
+    assert words[:3] == ["--cores", "a.b=c", "--config"] and words[4:] == ["-n"]
+    assert read_configuration([], [words[3]]) == means

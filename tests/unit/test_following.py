@@ -762,6 +762,17 @@ def test_a_run_says_what_came_out_and_how_to_repeat_it(tmp_path, uri):
     assert training_run(follow(results, uri)).data.tags[NOTE] == "Anna's own words"
 
 
+def test_descriptions_name_the_settings_that_differ(tmp_path, uri):
+    results = make_workspace(tmp_path, {"first": {"train.learning_rate": 1e-5}, "second": {"train.learning_rate": 1e-4, "train.seed": 1}})
+    store = Store(uri)
+    assert Follower(results, store).update_all() is None
+    notes = [
+        run.data.tags[NOTE] for run in store.client.search_runs([store.experiment("tests")]) if "train.learning_rate" in run.data.params
+    ]
+    shown = sorted(re.findall("Beside the other runs: (.*)", "\n".join(notes)))
+    assert shown == ["`train.learning_rate` 0.0001, `train.seed` 1", "`train.learning_rate` 1e-05, `train.seed` 0"]
+
+
 def test_settings_that_are_null_are_no_params(tmp_path, uri):
     run = training_run(follow(make_workspace(tmp_path, {"first": {"train.warmup": None, "train.exclude": [], "train.steps": 0}}), uri))
     assert not {"train.warmup", "train.exclude"} & set(run.data.params) and run.data.params["train.steps"] == "0"

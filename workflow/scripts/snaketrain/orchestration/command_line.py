@@ -1,5 +1,6 @@
 """What commands of `snaketrain` share that work on a configuration: its runs, and the command of snakemake for it."""
 
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +11,7 @@ from snaketrain.config.runs import read_runs
 
 PROJECT = Path(__file__).resolve().parents[4]
 DEFAULT = "config/config.yaml"
+IN_BRACES, QUOTED = ",[]{}", tuple("[{'\"")  # what ends a text between braces, and what begins one that is complete as it is
 
 
 def refuse_unknown(runs: Iterable[str], file: str | None, overrides: list[str]) -> None:
@@ -49,6 +51,8 @@ def by_section(words: list[str]) -> list[str]:
         name, _, value = word.partition("=")
         section, *below = name.split(".")
         if of_config and below:
+            if value[:1] not in QUOTED and set(value) & set(IN_BRACES):
+                value = json.dumps(value, ensure_ascii=False)
             for part in reversed(below):
                 value = f"{{{part}: {value}}}"
             word = f"{section}={value}"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mlflow.exceptions import MlflowException
 
-from snaketrain.evaluation.comparing import points, standing
+from snaketrain.evaluation.comparing import differing_settings, points, standing
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import CHUNK_BYTES, all_events, events_named, goodput, read_events
@@ -62,6 +62,7 @@ class Follower:
         self.jobs = SlurmJobs(self._running_jobs)
         self.evaluated: dict[Path, str] = {}  # the runs whose evaluation MLflow has, with their ids there
         self.rows: dict[str, dict[str, TrainingRow]] = {}  # by experiment and run name
+        self.different: dict[str, list[str]] = {}
         self._views: dict[str, dict[str, str]] = {}
         self._labels: dict[str, dict[str, str]] = {}  # by run id
         self.ends: dict[Path, RunEnd] = {}  # of the runs that have ended
@@ -80,6 +81,7 @@ class Follower:
     def update_all(self, note: Callable[[str], None] = lambda doing: None) -> Problem | None:
         """Update all runs, with the stages that they share. One that cannot be recorded holds up no other. Returns what went wrong."""
         self.stages.deleted = None
+        self.different = self._different()
         work: list[tuple[Path, Callable[[Path], None]]] = [(training, self.update) for training in self.runs()]
         work += [(manifest, self.stages.update_shared) for manifest in self.stages.shared()]
         work.append((self.results / "comparison/manifest.json", self.stages.update_comparison))
@@ -144,6 +146,14 @@ class Follower:
                 self.store.check()
                 sent.write(training)
 
+    def _different(self) -> dict[str, list[str]]:
+        """By experiment, the settings in which its runs differ."""
+        settings: dict[str, list[JsonObject]] = {}
+        for training in self.runs():
+            if (run := tracked.read_json(training / "run.json")) and isinstance(run.get("settings"), dict):
+                settings.setdefault(tracked.experiment_of(run), []).append(by_name(run["settings"]))
+        return {name: differing_settings(several, left_out=views.BESIDE_THE_POINT) for name, several in settings.items()}
+
     def label(self) -> None:
         """Update what depends on all runs of an experiment: its views, and the configuration and colour of each run."""
         for experiment, rows_by_name in self.rows.items():
@@ -196,7 +206,8 @@ class Follower:
         """Send the description, and keep what a user has added to it; one that a user has written instead is left alone."""
         experiment, data_run_id = data
         data_run = run_address("", self.store.experiment(experiment), data_run_id).removeprefix("/") if data_run_id else None
-        text, before = tracked.note(run, sent.done, sent.run_id, training.parent, data_run, several), sent.done.get("note", "")
+        different = self.different.get(tracked.experiment_of(run), [])
+        text, before = tracked.note(run, sent.done, sent.run_id, training.parent, data_run, different, several), sent.done.get("note", "")
         if text == before:
             return
         known = self.store.get(sent.run_id).data.tags.get(NOTE, "")

@@ -4,7 +4,7 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -76,6 +76,7 @@ SAMPLES = "training/samples.json"  # an artifact: texts that the model generated
 MOST_SAMPLES = 400  # the last ones
 REPEATED = ("confidence", "examples", "majority_accuracy")  # stated by the settings, the data's run, and the baseline
 LONGEST_REASON = 500
+MOST_DIFFERENT = 12  # settings in a description
 SETTINGS_OF_DATA = ("max_length", "pad_token_id", "end_token_id")  # among the facts of prepared data
 Point = tuple[str, float, float, int]
 
@@ -159,15 +160,28 @@ def of_several(run: JsonObject, training: Path) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def note(run: JsonObject, sent: JsonObject, run_id: str, folder: Path, data_run: str | None, several: dict[str, str]) -> str:
-    """The description of a run: how it ended, its result, the user's notes, what it began with, its data, its folder and how to repeat it.
+def note(
+    run: JsonObject,
+    sent: JsonObject,
+    run_id: str,
+    folder: Path,
+    data_run: str | None,
+    different: Sequence[str],
+    several: dict[str, str],
+) -> str:
+    """The description of a run: how it ended, its result, the user's notes, its settings, what it began with, its data, its folder and how
+    to repeat it.
 
-    `sent`: what is known of it, with its `outcome` and the `why` of its end; `data_run`: the address of the run of its data.
+    `sent`: what is known of it, with its `outcome` and the `why` of its end; `data_run`: the address of the run of its data; `different`:
+    the settings in which the runs of its experiment differ.
     """
     data = run.get("data") or {}
     name = data.get("name", "")
     text = f"Data: {f'[{name}]({data_run})' if data_run else name} `{data.get('content', '')}`"
-    also = [f"It began with the selected model of {several['pipeline.trained_from']}."] if "pipeline.trained_from" in several else []
+    own = {name: value for name, value in params(run["settings"]).items() if name in different}
+    beside = ", ".join(f"`{name}` {value}" for name, value in list(own.items())[:MOST_DIFFERENT])
+    also = [f"Beside the other runs: {beside}{', ...' if len(own) > MOST_DIFFERENT else ''}"] if own else []
+    also += [f"It began with the selected model of {several['pipeline.trained_from']}."] if "pipeline.trained_from" in several else []
     also += [f"Mixed: {several['pipeline.mixed']}."] if "pipeline.mixed" in several else []
     also += [f"It {several['pipeline.took_over']}."] if "pipeline.took_over" in several else []
     repeat = f"; `snaketrain reproduce {run_id}` repeats its first steps" if "reproduce" in commands() else ""
