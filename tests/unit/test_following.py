@@ -5,6 +5,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -38,6 +39,7 @@ from snaketrain.runtime.manifests import (
 )
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.tracking import following
+from snaketrain.tracking.database import readable
 from snaketrain.tracking.following import Follower, RunEnd
 from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, Store
 from snaketrain.tracking.stage_results import LARGEST_BYTES
@@ -791,6 +793,26 @@ def test_figures_have_five_digits_except_losses_that_are_compared_bit_for_bit(tm
 def test_long_values_are_cut_visibly():
     assert cut("x" * LONGEST_PARAM, LONGEST_PARAM) == "x" * LONGEST_PARAM
     assert len(cut("x" * 9999, LONGEST_PARAM)) == LONGEST_PARAM and cut("x" * 9999, LONGEST_PARAM).endswith("… cut")
+
+
+@pytest.mark.parametrize("name", ["there", "100% there"])
+def test_artifacts_of_a_project_that_was_moved_or_copied(tmp_path, name, capsys):
+    """MLflow keeps absolute paths: it would show no files any more, or those of the project that was copied, and write into that."""
+    results = make_workspace(before := tmp_path / "here" / "project")
+    subprocess.run(command(results, "--once"), check=True)
+    shutil.copytree(before, after := tmp_path / name / "project")
+    shutil.rmtree(before / "mlartifacts/tests")
+    files = set((after / "mlartifacts").rglob("*.json"))
+    capsys.readouterr()
+    with readable(f"sqlite:///{after}/mlflow.db") as uri:
+        store = Store(uri)  # and says nothing more
+    assert capsys.readouterr().out.count(f"came from {before}; MLflow now finds the files of its runs in {after}/mlartifacts.") == 1
+    run = training_run(store)
+    assert "run.json" in Path(store.client.download_artifacts(run.info.run_id, "training/run.json")).name
+    store.artifact(run.info.run_id, after / "results/runs/first/training/run.json", "again")
+    added = set((after / "mlartifacts").rglob("*.json")) - files
+    assert [path.parent.name for path in added] == ["again"]
+    assert not (before / "mlartifacts/tests").exists()
 
 
 def test_a_process_that_is_killed_while_it_creates_a_database_leaves_none(tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModel, Metric, Param, Run, RunTag, ViewType
-from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH as ARTIFACTS
+from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH as DEFAULT_PLACE
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS as LOGGED_ARTIFACTS
 
@@ -22,7 +22,7 @@ from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.ownership import Lease
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked
-from snaketrain.tracking.database import SQLITE
+from snaketrain.tracking.database import ARTIFACTS, SQLITE, find_artifacts, location
 from snaketrain.tracking.tracked import LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG, Point, allowed, cut, five_digits, folder_name, milliseconds
 from snaketrain.tracking.views import short_name
 
@@ -49,7 +49,7 @@ class Store:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self.uri, self.check = uri, check
         self.database = Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
-        self.artifacts = artifacts or (self.database and self.database.parent / "mlartifacts")
+        self.artifacts = artifacts or (self.database and self.database.parent / ARTIFACTS)
         mlflow.set_tracking_uri(uri)  # functions of the module `mlflow` use it as well
         # one process at a time: MLflow creates the tables when a database is first opened, and two processes at once would break it
         with Lease(Path(f"{self.database}.lease")).held() if self.database else contextlib.nullcontext():
@@ -57,6 +57,8 @@ class Store:
                 create(self.database)
             self._client = MlflowClient(uri)
             self._client.search_experiments(max_results=1)
+            if self.database and self.artifacts:
+                find_artifacts(self.database, self.artifacts)
         self._experiments: dict[str, str] = {}
         self._runs: dict[str, str | None] = {}  # by key
         self._looked_up: set[tuple[str, str]] = set()
@@ -183,18 +185,13 @@ def cut_tags(tags: dict[str, str]) -> dict[str, str]:
     return {k[:LONGEST_KEY]: cut(v, LONGEST_TAG) for k, v in tags.items()}
 
 
-def location(folder: Path) -> str:
-    """The location of artifacts. MLflow reads a plain path as part of an address, in which these characters are special."""
-    return folder.absolute().as_uri() if set(str(folder)) & set("%#?") else str(folder)
-
-
 def create(database: Path) -> None:
     """Create the tables in another file, then rename it: MLflow cannot open a database whose creation was interrupted."""
     if database.exists():
         return
     beside = database.with_name(f".{database.name}.new")
     beside.unlink(missing_ok=True)  # of a process that was killed
-    place = Path(ARTIFACTS).absolute().as_uri()  # contains no quotes: MLflow pastes it into an SQL statement
+    place = Path(DEFAULT_PLACE).absolute().as_uri()  # contains no quotes: MLflow pastes it into an SQL statement
     SqlAlchemyStore(f"{SQLITE}{beside}", place).engine.dispose()  # type: ignore[no-untyped-call]  # MLflow's
     os.replace(beside, database)
 

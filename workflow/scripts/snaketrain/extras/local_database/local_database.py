@@ -17,7 +17,7 @@ from pathlib import Path
 
 from snaketrain.runtime.file_systems import has_locks, is_network, kind
 from snaketrain.runtime.manifests import digest, stamp_of, write_json
-from snaketrain.tracking.database import SQLITE, must_be_copied, replace
+from snaketrain.tracking.database import ARTIFACTS, SQLITE, must_be_copied, replace
 from snaketrain.tracking.tracked import read_json
 
 RECORD = ".mlflow_copy.json"  # in the results: the state of the copy when it was made
@@ -52,7 +52,7 @@ class LocalDatabase:
 
     @property
     def artifacts(self) -> Path:
-        return self.database.parent / "mlartifacts"
+        return self.database.parent / ARTIFACTS
 
     def copy_when_due(self) -> str | None:
         """Copy it if the last copy is old; returns a warning, if there is one."""
