@@ -230,6 +230,9 @@ def test_mistakes_of_the_best_run_are_open(text):
         "poor&lt;b&gt;, on the test set",
     ]
     cells = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
+    assert re.search(
+        r"By slice column value examples accuracy beside all examples source web 133 0\.\d+ \[0\.\d+, 0\.\d+\] source book 67 ", cells
+    )
     assert "predicted true negative positive" in cells and "class precision recall F1 examples" in cells
 
 

@@ -40,6 +40,21 @@ def test_splits_are_exact_disjoint_and_complete(prepared):
     assert facts["splits"]["dev"]["label_counts"] == [sum(row["label"] == c for row in splits["dev"]) for c in (0, 1)]
 
 
+def test_columns_of_slices_are_kept_as_text(prepared):
+    places = ["web", None, 7, True]
+    rows = "".join(json.dumps({"text": text, "label": label, "from": places[n % 4]}) + "\n" for n, (text, label) in enumerate(ROWS))
+    splits, _, _ = prepared(rows, ending="jsonl", slices=["from"])
+    without, _, _ = prepared(rows, ending="jsonl")
+    shown = ["web", "", "7", "true"]
+    for split, found in splits.items():
+        assert [row.pop("slice:from") for row in found] == [shown[(row["line"] - 1) % 4] for row in without[split]]
+        assert found == without[split], "and nothing else changes"
+    with pytest.raises(BadData, match=r"data\.slices: train file .* has no column 'form'"):
+        prepared(rows, ending="jsonl", slices=["form"])
+    with pytest.raises(BadData, match=r"data\.slices: .*line 1 has in column 'of' "):
+        prepared(rows.replace('"from": "web"', '"of": [1]'), ending="jsonl", slices=["of"])
+
+
 def test_splits_depend_only_on_the_seed(prepared):
     def lines(**changes):
         return {split: [row["line"] for row in rows] for split, rows in prepared(table(ROWS), **changes)[0].items()}

@@ -137,7 +137,11 @@ def predictions(skill: float, seed: int, labelled: bool, examples: int = 200) ->
             "baselines": {},
         },
         "rows": {"ids": np.arange(examples), "probabilities": probabilities, "loss": losses},
-        "table": {"text": [f'text, "{i}"\nof two lines' for i in range(examples)], "label": given.tolist()},
+        "table": {
+            "text": [f'text, "{i}"\nof two lines' for i in range(examples)],
+            "label": given.tolist(),
+            "slice:source": [("web", "book")[i % 3 == 0] for i in range(examples)],
+        },
         "facts": FACTS,
         "confidence": 0.95,
         "bins": 10,

@@ -104,7 +104,7 @@ def compare(
 def mistakes(run: FinishedRun, predicted: Callable[[str, str], Predictions | None]) -> Mistakes | None:
     """On the test set, if it has labels."""
     results = run["test"] if run["test"]["metrics"] else run["dev"]
-    return mistakes_of(run["run"], results, predicted(run["run"], results["split"]))
+    return mistakes_of(run["run"], results, predicted(run["run"], results["split"]), run["selection"]["metric"])
 
 
 def summary(rows: list[Row], metrics: list[str], sets: list[str]) -> str:

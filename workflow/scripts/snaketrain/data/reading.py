@@ -37,7 +37,7 @@ def rows(
 
     `further`: other columns to read.
     """
-    needed = {*data.text_columns.values(), *data.where, *further} | ({data.label} if data.label else set())
+    needed = {*data.text_columns.values(), *data.where, *data.slices, *further} | ({data.label} if data.label else set())
     for file, kind in readable(files, data):
         name = str(file.relative_to(root)) if root else str(file)
         line = 0
@@ -107,6 +107,7 @@ def check_columns(
     needed = [
         *((data.setting_of(name), column) for name, column in data.text_columns.items()),
         *(("where", column) for column in data.where),
+        *(("slices", column) for column in data.slices),
     ]
     for file, kind in files[:most]:
         columns = read_columns(file, kind, data, str(file), READERS)

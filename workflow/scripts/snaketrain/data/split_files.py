@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def row_schema(data: Data) -> pyarrow.Schema:
-    texts = [(name, pyarrow.string()) for name in data.text_columns]
+    texts = [(name, pyarrow.string()) for name in (*data.text_columns, *data.slice_columns)]
     label = arrow_type(label_kind(data.label_kind).parser.raw)
     return pyarrow.schema([("file", pyarrow.string()), ("line", pyarrow.int64()), ("label", label), *texts])
 
@@ -41,8 +41,8 @@ def arrow_type(name: str) -> pyarrow.DataType:
 
 def in_batches(rows: Iterable[Example], schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
     for some in _grouped(rows, lambda row: 1, lambda row: sum(map(len, row.texts))):
-        files, lines, texts, labels = zip(*some, strict=True)
-        columns = (files, lines, labels, *zip(*texts, strict=True))
+        files, lines, texts, labels, slices = zip(*some, strict=True)
+        columns = (files, lines, labels, *zip(*texts, strict=True), *zip(*slices, strict=True))
         yield pyarrow.record_batch(list(map(pyarrow.array, columns, schema.types)), schema=schema)
 
 
@@ -113,7 +113,7 @@ class SplitWriter:
         classes = {"classes": "0" if self.parser.token_lists else str(len(names))}  # 0: lists are no sets of classes
         fields += [pyarrow.field("label", arrow_type(self.parser.prepared), metadata=classes)]
         fields += [("text", pyarrow.string()), ("line", pyarrow.int64())]
-        fields += [(name, pyarrow.string()) for name in list(data.text_columns)[1:]]
+        fields += [(name, pyarrow.string()) for name in (*list(data.text_columns)[1:], *data.slice_columns)]
         fields += [field for field in token_schema(data) if field.name not in ("input_ids", "truncated")]
         self.schema = pyarrow.schema(fields)
         self.counts = Counter(examples=0, tokens=0, longest=0, truncated=0)

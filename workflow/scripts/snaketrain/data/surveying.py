@@ -36,10 +36,15 @@ class Example(NamedTuple):
     line: int
     texts: tuple[str, ...]
     label: object  # as the parser of `data.label_kind` reads it; None without a label column, or if it is unusable
+    slices: tuple[str, ...] = ()
 
     @property
     def location(self) -> str:
         return f"{self.file}, line {self.line}"
+
+
+def as_slice(value: object) -> str:
+    return "" if value is None else as_text(value)
 
 
 @dataclass
@@ -99,7 +104,8 @@ class Surveyor:
                 issues.add("no_answer", row.location, texts[0])
             elif all(map(str.strip, texts)):
                 parse_label = partial(self.parser.parse_beside, texts=texts)
-                yield Example(row.file, row.line, texts, cell("label", row, data.label, parse_label) if data.label else None)
+                slices = tuple([cell("slices", row, column, as_slice) for column in data.slices])
+                yield Example(row.file, row.line, texts, cell("label", row, data.label, parse_label) if data.label else None, slices)
             else:
                 issues.add("empty_text", row.location)
 

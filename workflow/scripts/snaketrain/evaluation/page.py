@@ -16,6 +16,7 @@ from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup, differi
 from snaketrain.evaluation.pictures import MOST_POINTS, NAMED, curves_of_page, pictures_of_settings, setting, shortened
 from snaketrain.evaluation.predictions import Predictions, labels_and_guesses, named
 from snaketrain.evaluation.results import as_address
+from snaketrain.evaluation.slices import Slice, slices_of
 from snaketrain.labels import label_kinds
 from snaketrain.labels.classes import ClassReport
 from snaketrain.labels.number import NumberReport
@@ -25,6 +26,7 @@ from snaketrain.runtime.strict_json import JsonObject, rounded, spoken
 VERSIONS = "versions of packages"
 PICTURE, THUMBNAIL = "data:image/", "thumbnail"
 LONGEST_EXAMPLE = 300  # characters
+CONFIDENCE = 0.95  # where no interval was computed by another one
 MOST_EXAMPLES, MOST_CLASSES, MOST_IN_MATRIX = 8, 40, 12
 
 
@@ -42,6 +44,8 @@ class Mistakes:
     reliability: str | None  # a picture
     ece: float | None
     against_true: str | None  # a picture, of predicted numbers
+    metric: str  # that chose the checkpoint
+    slices: list[Slice]  # that metric by values of `data.slices`
     hardest: list[dict[str, str]]  # cells by the names of their columns, and maybe a picture as a `data:` address
     order: str  # of the hardest examples, in words
 
@@ -98,7 +102,7 @@ def page(made: Comparison) -> str:
         mean_keys=[*(f"test_{name}" for name in metrics), *(f"test.{each}_{name}" for each in sets for name in chosen)],
         checkpoints=checkpoints,
         checkpoint_metrics=[name for name in metrics if any(name in each for each in checkpoints)],
-        confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), 0.95),
+        confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), CONFIDENCE),
         curves=curves_of_page(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
         thinned=MOST_POINTS if any(len(found) > MOST_POINTS for run in runs for found in run["curves"].values()) else None,
         swept=pictures_of_settings(made.groups) if len(comparing.comparable(made.rows)) == len(chosen) == 1 else {},
@@ -110,7 +114,7 @@ def page(made: Comparison) -> str:
 # --- Mistakes
 
 
-def mistakes_of(run: str, results: JsonObject, predictions: Predictions | None) -> Mistakes | None:
+def mistakes_of(run: str, results: JsonObject, predictions: Predictions | None, metric: str = "accuracy") -> Mistakes | None:
     """None if there is nothing to show beyond the metrics."""
     classes, confusion = results.get("classes") or {}, results.get("confusion")
     most = sorted(classes.items(), key=lambda item: -item[1]["examples"])[:MOST_CLASSES]
@@ -127,10 +131,12 @@ def mistakes_of(run: str, results: JsonObject, predictions: Predictions | None) 
         reliability=reliability_plot(results),
         ece=results.get("calibration_error"),
         against_true=predicted_against_true(results, predictions),
+        metric=metric,
+        slices=slices_of(predictions, metric, results.get("confidence", CONFIDENCE)) if predictions else [],
         hardest=found,
         order=order,
     )
-    return made if made.classes or made.reliability or made.hardest else None
+    return made if made.classes or made.reliability or made.hardest or made.slices else None
 
 
 def reliability_plot(results: JsonObject) -> str | None:

@@ -19,6 +19,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from snaketrain.config.schema.data import SLICE
 from snaketrain.evaluation import COLOURS
 from snaketrain.labels import label_kinds
 from snaketrain.labels.base import Report, drawable
@@ -66,7 +67,8 @@ def write_results(
         print(f"{split}: {left_out}", flush=True)
     texts = {name: table[name] for name in TEXTS if name in table}
     if len(rows) > ("ids" in rows):
-        columns = texts | (report.columns(labels, rows) if report else {})
+        slices = {name: values for name, values in table.items() if name.startswith(SLICE)}
+        columns = texts | slices | (report.columns(labels, rows) if report else {})
         write_predictions(folder / f"{split}_predictions.csv", rows, columns, NOT_SHOWN if report else ())
     results: JsonObject = {"run": run, "split": split, "examples": measured["examples"], "labelled": bool(measured["metrics"])}
     results |= {"kind": None, "metrics": measured["metrics"], "baselines": measured["baselines"]}

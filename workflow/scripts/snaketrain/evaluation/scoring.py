@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Evaluate, Model, Train
+from snaketrain.config.schema.data import SLICE
 from snaketrain.runtime.manifests import Manifest, digest, file_digest, read_if_intact, write_checked
 from snaketrain.runtime.stages import JobSettings, by_name
 from snaketrain.runtime.strict_json import Json, JsonObject
@@ -32,15 +33,23 @@ class ScoredSet:
     split: str  # in the prepared data
 
     def table(self, examples: int) -> dict[str, list[Json]]:
-        """Texts and labels, if the prepared data has one row for each example."""
+        """Texts, labels and slices, if the prepared data has one row for each example."""
         from snaketrain.data.loading import open_table, split_files
 
         files = split_files(self.prepared, self.split)
         if not files[0].is_file():
             return {}
         table = open_table(files)
-        names = [name for name in ("text", "text_pair", "target", "label") if name in table.column_names]
-        return {name: table[name].to_pylist() for name in names} if table.num_rows == examples else {}
+        kept = ("text", "text_pair", "target", "label")
+        names = [name for name in table.column_names if name in kept or name.startswith(SLICE)]
+        if table.num_rows == examples:
+            return {name: table[name].to_pylist() for name in names}
+        if any(name.startswith(SLICE) for name in names):
+            print(
+                f"{self.name}: data.slices has no effect, since the task does not measure its {table.num_rows:,} rows one by one.",
+                flush=True,
+            )
+        return {}
 
     @property
     def files(self) -> dict[str, str]:

@@ -21,6 +21,7 @@ else:
     Format = Literal["auto", "csv", "tsv", "jsonl", "parquet", "text", *constants("file_format", "NAME")]
 
 TEST_SET = "data.test"  # the place of the test set, for messages
+SLICE = "slice:"  # begins the names of `Data.slice_columns`
 FOR_FILES = (
     "format",
     "text_unit",
@@ -28,6 +29,7 @@ FOR_FILES = (
     "columns",
     "text",
     "labels",
+    "slices",
     "label_separator",
     "where",
     "tokenizer",
@@ -113,6 +115,11 @@ class Data(Section):
     labels: NameByLabel | None = Field(
         None, description="class names by the label in the file, such as `{0: negative, 1: positive}`; null: the labels found, sorted"
     )
+    slices: list[str] = Field(
+        [],
+        exclude_if=lambda value: value == [],
+        description="columns by whose values the comparison shows the metric of the test set, such as `[source, year]`; no model sees them",
+    )
     where: CellByColumn = Field({}, description="keep only rows whose columns have these values")
     dev_fraction: Fraction = Field(0.1, description="share of `train` split off for development if `dev` is not given")
     test_fraction: Fraction = Field(0.1, description="share of `train` split off for the test if `test` is not given")
@@ -191,7 +198,12 @@ class Data(Section):
         """The setting that names the column of a text, by its name in the prepared data."""
         return "target" if name == "target" else "messages" if self.messages else "text"
 
-    @field_validator("text", "columns", "fields")
+    @property
+    def slice_columns(self) -> list[str]:
+        """Their names in the prepared data and among the predictions."""
+        return [f"{SLICE}{name}" for name in self.slices]
+
+    @field_validator("text", "columns", "fields", "slices")
     @classmethod
     def _each_once(cls, value: list[str] | None) -> list[str] | None:
         if twice := [name for name, count in Counter(value or ()).items() if count > 1]:

@@ -43,7 +43,7 @@ class ReadInputs(ReadFiles):
         """
         texts = self.text or ([data.messages] if data.messages else data.text)
         given = {"messages": texts[0] if data.messages else None, "text": texts[:1] if generates else texts}
-        return data.model_copy(update=self.differences | given | {"label": None, "target": None, "where": {}})
+        return data.model_copy(update=self.differences | given | {"label": None, "target": None, "where": {}, "slices": []})
 
 
 class Inputs(Source, ReadInputs):
