@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the packag
 
 from snaketrain.orchestration.stages import classes, evaluates, parts_of, run_of_work, trains
 from snaketrain.orchestration.submissions import Submission, Submissions
-from snaketrain.runtime.journal import Event, last_attempt, read_events
+from snaketrain.runtime.journal import Event, TrainingProgress, duration, last_attempt, read_events
 from snaketrain.runtime.ownership import living_process
 from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, Slurm, SlurmError, jobs_here, wait_for_end
 from snaketrain.slurm.jobs import QueuedJob, Work
@@ -227,24 +227,15 @@ def progress_of(training: Path) -> Progress:
         for event in read_events(journal, max(0, journal.stat().st_size - LAST_BYTES))[0]
         if event.get("attempt") == attempt["attempt"]
     ]
-    trained = [event for event in events if event["event"] == "train"]
-    step, steps = trained[-1]["step"] if trained else attempt["resume_step"], attempt.get("steps")
-    end = events[-1] if events and events[-1]["event"] == "end" else None
-    if end:
-        return Progress(step, steps, None, end)
+    known = TrainingProgress(training.parent.name)
+    for event in (attempt, *events):
+        known.add(event)
+    if events and events[-1]["event"] == "end":
+        return Progress(known.step, known.steps, None, events[-1])
     last = max((event["time"] for event in events or [attempt] if "time" in event), default=None)
     done = [event for event in events if event["event"] != "system"]
     idle = done[-1] if done and done[-1]["event"] == "idle" else None
-    return Progress(step, steps, seconds_left(trained, steps), None, last, idle)
-
-
-def seconds_left(trained: list[Event], steps: int | None) -> float | None:
-    """As long as the steps to come would take at the pace of the last ones, evaluations included."""
-    if len(trained) < 2 or not steps:
-        return None
-    first, last = trained[0], trained[-1]
-    pace = (last["time"] - first["time"]) / max(1, last["step"] - first["step"])
-    return max(0.0, float((steps - last["step"]) * pace - (time.time() - last["time"])))
+    return Progress(known.step, known.steps, known.seconds_left, None, last, idle)
 
 
 def states(wanted: list[str] | None = None) -> list[RunState]:
@@ -297,12 +288,6 @@ def columns(each: RunState) -> tuple[str, ...]:
     log = os.path.relpath(each.log) if each.log else ""
     state = each.state if each.idle_seconds is None else f"{each.state}, no step for {each.idle_seconds:.0f} s"
     return each.run, each.stage, each.job or (f"process {each.process}" if each.process else ""), state, step, left, each.nodes, log
-
-
-def duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"
 
 
 # --- log

@@ -35,9 +35,13 @@ def trained(run: str, steps: int, end: dict | None = None, pace: float = 2.0, ki
     folder.mkdir(parents=True)
     began = (now or time.time()) - steps * pace
     events = [{"event": "attempt", "resume_step": 0, "steps": 100, "time": began}]
-    events += [{"event": "train", "step": step, "time": began + step * pace} for step in range(1, steps + 1)]
+    events += [trained_step(step, step * pace, time=began + step * pace) for step in range(1, steps + 1)]
     events += [{"event": "end", "step": steps} | end] if end else []
     (folder / "journal.jsonl").write_text("".join(json.dumps({**event, "attempt": 1}) + "\n" for event in events))
+
+
+def trained_step(step: int, seconds: float, **content: float) -> dict:
+    return {"event": "train", "step": step, "metrics": {"loss": 1.0}, "spent": {"steps": seconds}, **content}
 
 
 def submitted(number: str, comment: str, state: str = "") -> None:
@@ -80,9 +84,7 @@ def test_status_of_runs_in_the_queue(slurm, monkeypatch, capsys):
     submitted("4", "rule_train_model_wildcards_large")
     assert call(monkeypatch, "status") == 0
     found = table(capsys)
-    number, of, left = found["large"].split()[3:6], found["large"], found["large"].split()[6]
-    assert of.startswith("train_model 4 RUNNING 40 of 100") and of.endswith("n[1-2] 4.log"), number
-    assert 90 <= sum(int(part) * factor for part, factor in zip(left.split(":"), (3600, 60, 1), strict=True)) <= 121
+    assert found["large"] == "train_model 4 RUNNING 40 of 100 2:00 n[1-2] 4.log"
     assert found["small"] == "train_model 5 PENDING (Priority) logs/slurm/rule_train_model/small/5.log"
     assert found["later"] == "train_model not started"
     assert found["words"].startswith("prepare_data 6 RUNNING n3")
@@ -108,8 +110,8 @@ def test_status_of_a_training_that_takes_no_step(slurm, monkeypatch, capsys, sil
     assert found["state"] == "RUNNING" and (found["seconds_left"] is None) == told == (found["idle_seconds"] is not None)
 
 
-def recorded(run: str, event: str, seconds_ago: float, **content: object) -> None:
-    line = {"event": event, "time": time.time() - seconds_ago, "attempt": 1, **content}
+def recorded(run: str, seconds_ago: float, **content: object) -> None:
+    line = {"time": time.time() - seconds_ago, "attempt": 1, **content}
     with open(Path("results/runs", run, "training/journal.jsonl"), "a") as journal:
         journal.write(json.dumps(line) + "\n")
 
@@ -119,7 +121,7 @@ def test_status_of_a_training_whose_steps_take_minutes(slurm, monkeypatch, capsy
     trained("large", 4, pace=100.0, now=time.time() - 150)
     submitted("4", "rule_train_model_wildcards_large")
     os.utime("4.log", (0, time.time() - 150))
-    recorded("large", "system", 3)
+    recorded("large", 3, event="system")
     call(monkeypatch, "status")
     assert "no step" not in table(capsys)["large"]
 
@@ -130,14 +132,14 @@ def test_status_of_a_training_that_says_where_it_hangs(slurm, monkeypatch, capsy
     trained("large", 40, now=time.time() - 75)
     places = {"rank 3": "busy in own.py, line 7", "ranks 0-2": "waiting in all_reduce"}
     submitted("4", "rule_train_model_wildcards_large")
-    recorded("large", "idle", 12, seconds=65, places=places)
-    recorded("large", "system", 1)
+    recorded("large", 12, event="idle", seconds=65, places=places)
+    recorded("large", 1, event="system")
     call(monkeypatch, "status")
     line, *below = capsys.readouterr().out.splitlines()[1:]
     seconds = re.search(r"RUNNING, no step for (\d+) s", line)
     assert seconds and 77 <= int(seconds[1]) <= 90
     assert below == ["  rank 3 busy in own.py, line 7", "  ranks 0-2 waiting in all_reduce"]
-    recorded("large", "train", 0, step=41)
+    recorded("large", 0, **trained_step(41, 82.0))
     call(monkeypatch, "status")
     assert "no step" not in table(capsys)["large"]
 
