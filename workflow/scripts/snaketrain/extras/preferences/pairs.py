@@ -1,6 +1,5 @@
 """Pairs of answers to a prompt, as tokens: texts, or chats that the tokenizer's template writes."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -12,6 +11,7 @@ from jinja2 import TemplateError
 from torch import Tensor
 
 from snaketrain.data.cells import BadData
+from snaketrain.data.tables import json_rows
 from snaketrain.runtime.loaded_code import count_as_read
 from snaketrain.runtime.strict_json import JsonObject, shortened
 
@@ -41,7 +41,7 @@ class Pairs:
         chosen: str = CHOSEN,
         rejected: str = REJECTED,
     ):
-        """`path`: JSON lines or Parquet. `tokenizer`: its folder. `max_length`: in tokens; the ends of longer answers are cut off. The others
+        """`path`: JSON or Parquet. `tokenizer`: its folder. `max_length`: in tokens; the ends of longer answers are cut off. The others
         are names of columns."""
         from transformers import AutoTokenizer
 
@@ -155,16 +155,7 @@ def rows(path: Path) -> Iterator[tuple[str, JsonObject]]:
             yield f"{path}, row {number}", row
         return
     with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: is no JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"{path}, line {number}: is no JSON object")
-            yield f"{path}, line {number}", row
+        yield from ((f"{path}, line {number}", row) for number, row in json_rows(file, str(path)))
 
 
 def is_part(value: object) -> bool:
