@@ -4,7 +4,7 @@ Runs that differ only in their seed are one candidate, which is judged by their 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from snaketrain.evaluation.paired import Contender, difference
@@ -61,7 +61,8 @@ class Candidate:
 
 def decide(found: Sequence[AtRung], metric: str, mode: str, search: Search) -> list[Standing]:
     """Best first; of equal ones that of the lower loss, then in the order of their names."""
-    check_examples(found)
+    same_set = "Give them the same development set: no data.split_seed, data.dev_fraction or data.limit_dev that differs."
+    refuse_other_examples("search", ((each.examples, each.run) for each in found if each.examples), same_set)
     of_settings: dict[str, list[AtRung]] = {}
     for run in sorted(found, key=lambda run: run.run):
         of_settings.setdefault(run.candidate or run.run, []).append(run)
@@ -75,17 +76,15 @@ def decide(found: Sequence[AtRung], metric: str, mode: str, search: Search) -> l
     return standings
 
 
-def check_examples(found: Sequence[AtRung]) -> None:
-    """Exit with a message if runs were measured on other examples: nothing follows from their order."""
+def refuse_other_examples(place: str, measured: Iterable[tuple[str, str]], remedy: str) -> None:
+    """Nothing follows from the order of runs that were measured on other examples. `measured`: the digest of the examples, and the run."""
     of_sets: dict[str, list[str]] = {}
-    for each in found:
-        if each.examples:
-            of_sets.setdefault(each.examples, []).append(each.run)
+    for examples, run in measured:
+        of_sets.setdefault(examples, []).append(run)
     if len(of_sets) > 1:
         groups = "; ".join(", ".join(runs[:5]) for runs in of_sets.values())
         raise SystemExit(
-            f"search: its runs were measured on different development examples ({groups}), so that they cannot be ranked. Give them the same "
-            "development set: no data.split_seed, data.dev_fraction or data.limit_dev that differs."
+            f"{place}: its runs were measured on different development examples ({groups}), so that they cannot be ranked. {remedy}"
         )
 
 

@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import optuna
@@ -26,6 +26,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from snaketrain.extras.search.deciding import refuse_other_examples
 from snaketrain.extras.search.top_level import FOLDER, Range, SampledRuns, Trial, Trials
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import read_manifest, read_result
@@ -124,23 +125,15 @@ class SampledSearch:
                 self.study.tell(trial.number, selection["winner"]["value"])
             elif failed(folder):
                 self.study.tell(trial.number, state=TrialState.FAIL)
-        self._check_examples()
+        same_data = "Set the data back, or give the search another name."  # such as of a file that has changed between two batches
+        refuse_other_examples(f"search.{self.name}", self._measured(), same_data)
         self.write()
 
-    def _check_examples(self) -> None:
-        """Exit with a message if trials were measured on other development examples, such as of a file that has changed between two batches."""
-        of_sets: dict[str, list[str]] = {}
-        for trial in self._done:
-            manifest = RUNS / run_name(self.name, trial.number) / "evaluation/manifest.json"
-            if manifest.is_file():
-                examples = read_result(read_manifest(manifest), "dev_results.json").get("examples_digest", "")
-                of_sets.setdefault(examples, []).append(run_name(self.name, trial.number))
-        if len(of_sets) > 1:
-            groups = "; ".join(", ".join(runs[:5]) for runs in of_sets.values())
-            raise SystemExit(
-                f"search.{self.name}: its runs were measured on different development examples ({groups}), so that they cannot be ranked, and "
-                "nothing follows from them for the next ones. Set the data back, or give the search another name."
-            )
+    def _measured(self) -> Iterator[tuple[str, str]]:
+        """The digest of the development examples of each finished run, and the run."""
+        for run in (run_name(self.name, trial.number) for trial in self._done):
+            if (manifest := RUNS / run / "evaluation/manifest.json").is_file():
+                yield read_result(read_manifest(manifest), "dev_results.json").get("examples_digest", ""), run
 
     def write(self) -> None:
         """For the workflow, which knows nothing of Optuna."""
