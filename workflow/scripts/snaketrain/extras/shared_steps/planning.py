@@ -104,24 +104,11 @@ def overrides_hooks(task: str) -> bool:
 
 
 def defines_hook(found: Class) -> bool:
-    """Unless the class declares `evaluates_only`."""
+    """Unless the class itself declares `evaluates_only`."""
     names = {node.name for node in found.node.body if isinstance(node, ast.FunctionDef)}
-    names |= {target.id for node in found.node.body for target in targets(node) if isinstance(target, ast.Name)}
-    return not names.isdisjoint(HOOKS) and not declares(found, "evaluates_only")
-
-
-def declares(found: Class, attribute: str) -> bool:
-    """Whether the class itself sets it to true."""
-    return any(
-        isinstance(target, ast.Name) and target.id == attribute and isinstance(node.value, ast.Constant) and node.value.value is True
-        for node in found.node.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-    )
-
-
-def targets(statement: ast.stmt) -> list[ast.expr]:
-    return statement.targets if isinstance(statement, ast.Assign) else []
+    assigned = [(ast.unparse(target), node.value) for node in found.node.body if isinstance(node, ast.Assign) for target in node.targets]
+    evaluates_only = any(name == "evaluates_only" and isinstance(value, ast.Constant) and value.value is True for name, value in assigned)
+    return not evaluates_only and not {*names, *(name for name, _ in assigned)}.isdisjoint(HOOKS)
 
 
 DECIDE_RATES = ("schedule", "warmup", "steps", "epochs")  # fields of `train`
