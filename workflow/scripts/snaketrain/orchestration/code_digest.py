@@ -169,9 +169,7 @@ def project_file(name: str, beside: Path) -> Path | None:
     return files[-1] if files and files[-1].with_suffix("").parts[-1] in (name.rpartition(".")[2], "__init__") else None
 
 
-@functools.cache
-def _is_beside(name: str, world: Path) -> bool:
-    return is_beside(name, world)
+_is_beside = functools.cache(is_beside)
 
 
 @functools.cache

@@ -40,13 +40,12 @@ def class_attribute(file: Path, name: str, *attributes: str, libraries: Librarie
     return None, None
 
 
-def class_and_bases(definition: Class | None, libraries: Libraries = None) -> Iterator[Class | None]:
-    """A class, then its bases, each before its own and read only when asked for; None for one that is not found."""
-    return _class_and_bases(definition, libraries, frozenset())
+def class_and_bases(definition: Class | None, libraries: Libraries = None, below: frozenset[Class] = frozenset()) -> Iterator[Class | None]:
+    """A class, then its bases, each before its own and read only when asked for; None for one that is not found.
 
-
-def _class_and_bases(definition: Class | None, libraries: Libraries, below: frozenset[Class]) -> Iterator[Class | None]:
-    if not isinstance(definition, Class):
+    `below`: the classes whose bases these are, since files may import each other in circles.
+    """
+    if definition is None:
         yield None
         return
     yield definition
@@ -54,8 +53,8 @@ def _class_and_bases(definition: Class | None, libraries: Libraries, below: froz
         name = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
         if name not in WITHOUT_EFFECT:
             found = definition_of(definition.file, name, definition.node.lineno, libraries)
-            if found not in below:  # files may import each other in circles
-                yield from _class_and_bases(found, libraries, below | {definition})
+            if found not in below:
+                yield from class_and_bases(found, libraries, below | {definition})
 
 
 @functools.cache
