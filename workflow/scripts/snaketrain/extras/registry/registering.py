@@ -50,9 +50,6 @@ class Contender:
         """Higher is better."""
         return self.value if self.mode == "max" else -self.value
 
-    def beats(self, other: "Contender") -> bool:
-        return self.rank > other.rank
-
 
 @dataclass(frozen=True)
 class Decision:
@@ -64,7 +61,7 @@ class Decision:
 def decide(new: Contender, registered: list[Contender], champion: Contender | None) -> Decision:
     """Only a model that beats all earlier ones on the same data is registered."""
     rivals = [other for other in registered if new.comparable(other)]
-    ahead = next((other for other in rivals if not new.beats(other)), None)
+    ahead = next((other for other in rivals if not new.rank > other.rank), None)
     if ahead:
         return Decision(False, False, f"{new.metric} {new.value:.6g} is not better than {ahead.value:.6g} of {ahead.run}")
     if champion is None:

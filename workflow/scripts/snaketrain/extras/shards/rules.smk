@@ -1,7 +1,7 @@
 # With `data.shards`, several jobs prepare the files of a data set, which `prepare_data` joins.
-from snaketrain.extras.shards.stages import group_of_shards, shards_in
+from snaketrain.extras.shards.stages import group_of_shards
 
-if shards_in(pipeline).counts:
+if pipeline.stages["prepare_shard"].shards.counts:
 
     rule prepare_shard:
         input:

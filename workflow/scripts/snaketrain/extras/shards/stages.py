@@ -15,8 +15,6 @@ from snaketrain.orchestration.stages import Prepare
 if TYPE_CHECKING:
     from snakemake.workflow import Workflow
 
-    from snaketrain.orchestration.pipeline import Pipeline
-
 HERE = Path(__file__).parent
 
 
@@ -69,12 +67,6 @@ class PrepareShard(Prepare):
 
 
 STAGES = (PrepareShard,)
-
-
-def shards_in(pipeline: "Pipeline") -> Shards:
-    stage = pipeline.stages["prepare_shard"]
-    assert isinstance(stage, PrepareShard)
-    return stage.shards
 
 
 # --- shards that are submitted together
