@@ -95,8 +95,7 @@ class OwnLoader(SourceFileLoader):
         tree = ast.parse(sources[path], filename=path)
         world = ".".join(self.name.split(".")[:3])
         rewritten = ast.fix_missing_locations(_Imports(world, _decoded(world.rpartition(".")[2])).visit(tree))
-        code: CodeType = compile(rewritten, path, "exec", dont_inherit=True)
-        return code
+        return compile(rewritten, path, "exec", dont_inherit=True)
 
 
 class _Imports(ast.NodeTransformer):

@@ -64,8 +64,7 @@ def _undotted(key: str, value: Json) -> JsonObject:
 
 def overridden(old: JsonObject, new: JsonObject) -> JsonObject:
     """The old settings with the new ones merged over them, and without alternatives of the new ones."""
-    both: JsonObject = merged(without_alternatives(old, new), new)
-    return both
+    return merged(without_alternatives(old, new), new)
 
 
 def without_alternatives(old: JsonObject, new: JsonObject) -> JsonObject:

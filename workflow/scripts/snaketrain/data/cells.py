@@ -25,8 +25,7 @@ def as_messages(value: object) -> str:
 
 def read_messages(text: str) -> list[JsonObject]:
     """The inverse of `as_messages`."""
-    messages: list[JsonObject] = json.loads(text)
-    return messages
+    return json.loads(text)
 
 
 def is_answered(text: str) -> bool:

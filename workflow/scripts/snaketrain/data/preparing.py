@@ -78,8 +78,7 @@ class SplitPart(NamedTuple):
 
     @property
     def hashes(self) -> numpy.ndarray:
-        hashes: numpy.ndarray = self.survey.hashes[self.rows]
-        return hashes
+        return self.survey.hashes[self.rows]
 
     def cases(self, positions: list[int]) -> Iterator[Case]:
         for batch in self.spool.selected(self.rows[positions]):
@@ -194,8 +193,7 @@ def report_untrained(counts: dict[str, list[int]], trained_on: TrainedOn, issues
 
 
 def label_counts(writer: SplitWriter) -> list[int]:
-    counts: list[int] = writer.facts().get("label_counts", [])
-    return counts
+    return writer.facts().get("label_counts", [])
 
 
 # --- Which items of a dataset class make up which split: their numbers are written down, the items stay where they are.

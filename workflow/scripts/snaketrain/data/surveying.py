@@ -62,8 +62,7 @@ class Survey:
 
     @property
     def usable(self) -> numpy.ndarray:
-        usable: numpy.ndarray = (self.labels == VALID) | (not self.labelled)
-        return usable
+        return (self.labels == VALID) | (not self.labelled)
 
 
 class Surveyor:

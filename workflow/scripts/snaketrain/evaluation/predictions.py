@@ -142,14 +142,12 @@ def macro_f1(predictions: Predictions) -> Metric:
 
 def f1(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
     """0 for a class that neither occurs nor is predicted."""
-    scores: np.ndarray = 2 * hits / np.maximum(predicted + true, 1)
-    return scores
+    return 2 * hits / np.maximum(predicted + true, 1)
 
 
 def scikit(score: str) -> Callable[..., float]:
     """Imported where it is used: most verdicts are about accuracy, and the import takes longer than those."""
-    function: Callable[..., float] = getattr(importlib.import_module("sklearn.metrics"), score)
-    return function
+    return getattr(importlib.import_module("sklearn.metrics"), score)
 
 
 def by_scikit(score: str, **options: object) -> Callable[[Predictions], Metric]:

@@ -220,8 +220,7 @@ class CountsForReport(NamedTuple):
         """0 of nothing."""
         import numpy as np
 
-        shares: np.ndarray = part / np.maximum(whole, 1)
-        return shares
+        return part / np.maximum(whole, 1)
 
 
 SEPARATOR = "|"

@@ -140,8 +140,7 @@ class NumberReport(Report):
     def known(self, labels: np.ndarray) -> np.ndarray:
         import numpy as np
 
-        known: np.ndarray = ~np.isnan(labels)
-        return known
+        return ~np.isnan(labels)
 
     def baselines(self, labels: np.ndarray) -> dict[str, JsonObject]:
         import numpy as np

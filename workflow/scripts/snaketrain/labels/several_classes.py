@@ -156,8 +156,7 @@ class SeveralClassesReport(ClassReport):
     def known(self, labels: np.ndarray) -> np.ndarray:
         import numpy as np
 
-        known: np.ndarray = ~np.isnan(labels).any(axis=1)
-        return known
+        return ~np.isnan(labels).any(axis=1)
 
     def score(self, labels: np.ndarray, rows: Rows, confidence: float, bins: int) -> JsonObject:
         probabilities, true = rows["probabilities"], labels > 0.5

@@ -56,8 +56,7 @@ def read_config(cls: ModelClass, folder: Path) -> "PretrainedConfig":
     """The config.json beside pretrained weights."""
     from transformers import AutoConfig  # here: tasks with other models need not wait for transformers
 
-    config: PretrainedConfig = (getattr(cls, "config_class", None) or AutoConfig).from_pretrained(folder, local_files_only=True)
-    return config
+    return (getattr(cls, "config_class", None) or AutoConfig).from_pretrained(folder, local_files_only=True)
 
 
 def check_fields(config: "PretrainedConfig", arguments: JsonObject) -> None:

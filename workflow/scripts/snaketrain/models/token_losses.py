@@ -71,8 +71,7 @@ class _TokenLosses(torch.autograd.Function):
             dist.all_reduce(sums := torch.stack([(normaliser - largest).exp(), of_target]), dist.ReduceOp.SUM, group)
             normaliser, of_target = sums[0].log() + largest, sums[1]
         context.save_for_backward(logits, columns, here, learnt, normaliser)
-        losses: Tensor = (normaliser - of_target).masked_fill(~learnt, 0.0)
-        return losses
+        return (normaliser - of_target).masked_fill(~learnt, 0.0)
 
     @staticmethod
     def backward(context: BackwardCFunction, above: Tensor) -> tuple[Tensor, None, None, None]:

@@ -138,8 +138,7 @@ class UnreadWeights:
 
 def unread_weights(module: nn.Module) -> UnreadWeights | None:
     """None: the module is an ordinary one, or another rank sends its weights."""
-    found: UnreadWeights | None = getattr(module, ATTRIBUTE, None)
-    return found
+    return getattr(module, ATTRIBUTE, None)
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:

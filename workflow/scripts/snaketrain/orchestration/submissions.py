@@ -108,8 +108,7 @@ def sbatch_command(job: "Job", settings: "ExecutorSettings", name: str, log: str
         "account": f"-A {shlex.quote(str(account))}" if account and not settings.no_account else "",
         "partition": f"-p {shlex.quote(str(partition))}" if partition else "",
     }
-    command: str = get_submit_command(job, names, settings=settings) + set_gres_string(job)
-    return command
+    return get_submit_command(job, names, settings=settings) + set_gres_string(job)
 
 
 def stamps(outputs: Iterable[str]) -> dict[str, Stamp]:

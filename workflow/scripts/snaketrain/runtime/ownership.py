@@ -82,8 +82,7 @@ def living_process(folder: Path) -> int | None:
 
 def _owner(folder: Path) -> JsonObject:
     try:
-        owner: JsonObject = json.loads((folder / "owner.json").read_text(encoding="utf-8"))
-        return owner
+        return json.loads((folder / "owner.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
 

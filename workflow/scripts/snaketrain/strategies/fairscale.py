@@ -39,8 +39,7 @@ class FairscaleOss(SharedOptimizer):
 
     def clip(self, module: nn.Module, optimizer: Optimizer, longest: float) -> Tensor:
         assert isinstance(optimizer, OSS)
-        norm: Tensor = optimizer.clip_grad_norm(longest)  # each rank has the gradients of its own shard only
-        return norm
+        return optimizer.clip_grad_norm(longest)  # each rank has the gradients of its own shard only
 
     def clear(self, module: nn.Module, optimizer: Optimizer) -> None:
         # the wrapper keeps gradients as views into its buffers; the optimizer's zero_grad would detach them, and from then on
@@ -79,14 +78,12 @@ class FairscaleFsdp(Distributed):
 
     def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager[object]:
         if more_to_come and not self.exchange_each_piece and isinstance(module, FullyShardedDataParallel):
-            unsynchronized: contextlib.AbstractContextManager[object] = module.no_sync()
-            return unsynchronized
+            return module.no_sync()
         return super().accumulating(module, more_to_come)
 
     def clip(self, module: nn.Module, optimizer: Optimizer, longest: float) -> Tensor:
         if isinstance(module, FullyShardedDataParallel):
-            norm: Tensor = module.clip_grad_norm_(longest)
-            return norm
+            return module.clip_grad_norm_(longest)
         return super().clip(module, optimizer, longest)
 
     # --- state: fairscale's functions for it support one parameter group only, and modify the optimizer while reading it

@@ -88,8 +88,7 @@ class ContextAttention:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         if sequence is None:
-            whole: tuple[Tensor, Tensor | None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-            return whole
+            return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         self.calls += 1
         causal = options.get("is_causal")
         causal = attention_mask is None and (causal if causal is not None else getattr(module, "is_causal", True))

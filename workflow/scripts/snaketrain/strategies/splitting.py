@@ -262,8 +262,7 @@ class LocalExperts:
 
 def exchange(rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
     """Rows to the ranks that shall have them: so many to each, so many from each."""
-    found: Tensor = _Exchange.apply(rows, sent, received, group)  # type: ignore[no-untyped-call]  # torch has no types for it
-    return found
+    return _Exchange.apply(rows, sent, received, group)  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
 class _Exchange(torch.autograd.Function):

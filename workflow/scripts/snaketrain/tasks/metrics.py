@@ -210,8 +210,7 @@ def make_metric(where: str, use: str, arguments: JsonObject, classes: int | None
             f"{where}: {use} is neither a torchmetrics class nor derived from snaketrain.tasks.metrics.Sum or OfRows nor a function. "
             "Use one of these."
         )
-    metric: Metric = made
-    return metric
+    return made
 
 
 def completed(found: Callable[..., object], arguments: JsonObject, classes: int | None) -> JsonObject:
@@ -260,8 +259,7 @@ class OfNumbers(OfRows):
     def score(self, true: np.ndarray, predicted: np.ndarray) -> float:
         module, _, name = self.function.rpartition(".")
         found = getattr(importlib.import_module(module), name)(true, predicted)
-        score: float = getattr(found, "statistic", found)
-        return score
+        return getattr(found, "statistic", found)
 
 
 class Pearson(OfNumbers):

@@ -63,8 +63,7 @@ class TextClassification(Task):
         describe_model(modules["model"], folder)
 
     def logits(self, modules: Modules, batch: Batch) -> Tensor:
-        logits: Tensor = modules["model"](**{name: batch[name] for name in self.inputs if name in batch}).logits
-        return logits
+        return modules["model"](**{name: batch[name] for name in self.inputs if name in batch}).logits
 
 
 def class_counts(data: JsonObject) -> tuple[list[int], int]:

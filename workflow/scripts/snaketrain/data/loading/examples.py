@@ -110,8 +110,7 @@ class TextExamples:
 
     def _lengths(self, start: int, stop: int) -> np.ndarray:
         parts = [self.lists[name].lengths(start, stop) for name in ("input_ids", "target_ids") if name in self.lists]
-        lengths: np.ndarray = parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
-        return lengths
+        return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
 
     def _labels(self, ids: Sequence[int]) -> torch.Tensor:
         column = self.table["label"]

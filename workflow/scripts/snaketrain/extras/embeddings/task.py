@@ -128,8 +128,7 @@ def of_all_ranks(rows: Tensor, start: int, total: int) -> Tensor:
     if total == len(rows):
         return rows
     whole = torch.cat([rows.new_zeros(start, *rows.shape[1:]), rows, rows.new_zeros(total - start - len(rows), *rows.shape[1:])])
-    added: Tensor = _Sum.apply(whole)  # type: ignore[no-untyped-call]  # torch has no types for it
-    return added
+    return _Sum.apply(whole)  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
 class _Sum(torch.autograd.Function):

@@ -61,8 +61,7 @@ SECTIONS: dict[str, tuple[Any, Any]] = {
 
 
 def sets_of(run: "Settings") -> dict[str, EvaluationSet]:
-    found: dict[str, EvaluationSet] = run.evaluation_sets  # type: ignore[attr-defined]  # a section of SECTIONS
-    return found
+    return run.evaluation_sets  # type: ignore[attr-defined]  # a section of SECTIONS
 
 
 def contradictions(run: "Settings") -> Iterator[str]:

@@ -33,8 +33,7 @@ FIELDS = {
 
 def folder_of(given: "Tracking | Namespace") -> str | Path | None:
     """As the section has it, or the arguments of the follower."""
-    found: str | Path | None = given.local_store  # type: ignore[union-attr]  # one of FIELDS
-    return found
+    return given.local_store  # type: ignore[union-attr]  # one of FIELDS
 
 
 def contradictions(run: "Settings") -> Iterator[str]:

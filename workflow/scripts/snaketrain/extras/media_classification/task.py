@@ -36,5 +36,4 @@ class MediaClassification(TextClassification):
         make_processor("AutoProcessor", self.processor).save_pretrained(folder)
 
     def logits(self, modules: Modules, batch: Batch) -> Tensor:
-        logits: Tensor = modules["model"](**{name: value for name, value in batch.items() if name not in NOT_INPUTS}).logits
-        return logits
+        return modules["model"](**{name: value for name, value in batch.items() if name not in NOT_INPUTS}).logits

@@ -63,8 +63,7 @@ SECTIONS: dict[str, tuple[Any, Any]] = {
 
 
 def inputs_of(run: "Settings") -> dict[str, Inputs]:
-    found: dict[str, Inputs] = run.predict  # type: ignore[attr-defined]  # a section of SECTIONS
-    return found
+    return run.predict  # type: ignore[attr-defined]  # a section of SECTIONS
 
 
 def contradictions(run: "Settings") -> Iterator[str]:

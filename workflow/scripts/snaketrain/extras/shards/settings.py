@@ -32,8 +32,7 @@ FIELDS: dict[str, dict[str, tuple[Any, Any]]] = {
 
 def shards_of(data: "Data") -> int | None:
     """The setting, which the type that the core declares does not have."""
-    count: int | None = vars(data)["shards"]
-    return count
+    return vars(data)["shards"]
 
 
 def contradictions(run: "Settings") -> Iterator[str]:

@@ -25,5 +25,4 @@ SECTIONS = {"shared_steps": (SharedSteps, SharedSteps())}
 
 def shared_steps(run: "Settings") -> SharedSteps:
     """The section of a run, which the type that the core declares does not have."""
-    section: SharedSteps = vars(run)["shared_steps"]
-    return section
+    return vars(run)["shared_steps"]

@@ -169,8 +169,7 @@ class Timer:
         return True
 
     def between(self, began: Any, ended: Any) -> float:
-        seconds: float = ended - began
-        return seconds
+        return ended - began
 
 
 class DeviceTimer(Timer):
@@ -180,8 +179,7 @@ class DeviceTimer(Timer):
         return event
 
     def is_over(self, moment: torch.cuda.Event) -> bool:
-        over: bool = moment.query()  # type: ignore[no-untyped-call]
-        return over
+        return moment.query()  # type: ignore[no-untyped-call]
 
     def between(self, began: torch.cuda.Event, ended: torch.cuda.Event) -> float:
         milliseconds: float = began.elapsed_time(ended)

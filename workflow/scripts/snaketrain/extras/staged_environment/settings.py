@@ -24,8 +24,7 @@ SHELL = ("stage_environment",)  # takes variables as a shell does
 
 
 def folder_of(compute: "Compute") -> str | None:
-    found: str | None = compute.stage_environment  # type: ignore[attr-defined]  # one of FIELDS
-    return found
+    return compute.stage_environment  # type: ignore[attr-defined]  # one of FIELDS
 
 
 def contradictions(run: "Settings") -> Iterator[str]:

@@ -61,8 +61,7 @@ def by_type(found: np.ndarray) -> np.ndarray:
     import numpy as np
 
     right, predicted, true = found
-    scores: np.ndarray = np.stack([right, right, 2 * right]) / np.maximum(np.stack([predicted, true, predicted + true]), 1e-9)
-    return scores
+    return np.stack([right, right, 2 * right]) / np.maximum(np.stack([predicted, true, predicted + true]), 1e-9)
 
 
 def figures(found: np.ndarray, start: str = "") -> dict[str, float]:
