@@ -37,10 +37,9 @@ FILES = {  # as a pattern below the workspace: how the workflow is started again
     f"{SMALL}/evaluation/manifest.json": (),
     f"{SMALL}/sets/more/more_results.json": (),
     "results/data/*/manifest.json": TRAINED_AGAIN,
-    "results/data/*/.batch_counts/*.json": TRAINED_AGAIN,
 }
 HARMS = ("edited", "truncated", "deleted", "another's")
-EDITED = ("training/manifest.json", "training/run.json", "state.json", "selection.json", "scores/*/test.json", ".batch_counts/*.json")
+EDITED = ("training/manifest.json", "training/run.json", "state.json", "selection.json", "scores/*/test.json")
 
 
 def cases() -> list[Any]:

@@ -1,14 +1,10 @@
 """Data of many sections: every example once, shuffled, in the same order after a resume, and no process holds the order of all examples."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from snaketrain.config.schema import Train
 from snaketrain.data.loading import batches
-from snaketrain.data.loading.batches import BatchCounts, Batches, Order
-from snaketrain.runtime.manifests import Manifest
+from snaketrain.data.loading.batches import Batches, Order
 
 SIZES = [1, 63, 64, 65, 640, 1000, 4097]
 
@@ -27,14 +23,14 @@ class Asked:
     """Lengths that record how many are asked for at a time."""
 
     def __init__(self, examples: int):
-        self.known, self.most, self.asked = lengths(examples), 0, 0
+        self.known, self.most = lengths(examples), 0
 
     def __len__(self) -> int:
         return len(self.known)
 
     def __getitem__(self, examples: slice, /) -> np.ndarray:
         found = self.known[examples]
-        self.most, self.asked = max(self.most, len(found)), self.asked + len(found)
+        self.most = max(self.most, len(found))
         return found
 
 
@@ -88,50 +84,3 @@ def test_a_late_step_needs_the_lengths_of_one_section():
     assert [step for step, _ in steps] == [16_001]
     assert known.most <= 64
     assert len(batches._of_section(0, 160)) == 100  # of 400 examples: a multiple of 50 batches
-
-
-def test_batches_of_tokens_are_counted_once(tmp_path):
-    """A resumed training makes the batches of the section that it is in, and no others."""
-    counts = BatchCounts(tmp_path / "counts.json")
-    whole = Batches(lengths(4097), 42, 3, 400, counts=counts)
-    wanted = [whole.count(0), whole.count(1)]
-    counts.save()
-    known = Asked(4097)
-    resumed = Batches(known, 42, 3, 400, counts=BatchCounts(tmp_path / "counts.json"))
-    assert [resumed.count(0), resumed.count(1)] == wanted and known.most == 0
-    assert np.array_equal(resumed.batch(1, wanted[1] - 1), whole.batch(1, wanted[1] - 1))
-    assert known.asked <= 512
-
-
-@pytest.mark.parametrize("harm", ["edited", "truncated", "another's"])
-def test_damaged_counts_are_counted_again(tmp_path, capsys, harm):
-    path, another = tmp_path / "counts.json", tmp_path / "another.json"
-    for lengths_of, counts in ((lengths(500), BatchCounts(path)), (lengths(100), BatchCounts(another))):
-        Batches(lengths_of, 42, 3, 400, counts=counts).count(0)
-        counts.save()
-    wanted, text = Batches(lengths(500), 42, 3, 400).count(0), path.read_text()
-    assert text.count(str(wanted)) == 1
-    path.write_text({"edited": text.replace(str(wanted), str(wanted // 2)), "truncated": text[:-9], "another's": another.read_text()}[harm])
-    counts = BatchCounts(path)
-    assert Batches(lengths(500), 42, 3, 400, counts=counts).count(0) == wanted
-    assert f"warning: {path}: " in capsys.readouterr().err
-    counts.save()
-    assert Batches(Asked(500), 42, 3, 400, counts=BatchCounts(path)).count(0) == wanted and not capsys.readouterr().err
-
-
-def test_counts_belong_to_the_data_and_to_all_that_makes_its_batches(tmp_path):
-    data = Manifest("prepare_data", "", {}, {}, {"train.arrow": "1"}, path=str(tmp_path / "manifest.json"))
-
-    def path(data: Manifest = data, **changes):
-        return BatchCounts.of(data, Train.model_validate({"task": "causal_lm", "batch_tokens": 400} | changes)).path
-
-    first = path()
-    others = [
-        path(seed=7),
-        path(batch_tokens=300),
-        path(packing=True),
-        path(block_length=8),
-        path(replace(data, files={"train.arrow": "2"})),
-    ]
-    assert len({first, *others}) == 6 and path(learning_rate=1.0) == first and first.is_relative_to(tmp_path)
-    assert path(batch_tokens=None) is None

@@ -153,7 +153,6 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     data, inputs = read["data"], {role: manifest.content for role, manifest in read.items()}
     files = {role: manifest.model_files for role, manifest in read.items()}
 
-    from snaketrain.data.loading.batches import BatchCounts
     from snaketrain.data.loading.examples import open_splits
     from snaketrain.data.loading.loader import Loader
     from snaketrain.training.building import make_task, start_strategy
@@ -164,11 +163,9 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     from snaketrain.training.watching import default_callbacks, open_journals
 
     strategy, splits = start_strategy(train, args.device), open_splits(data, train)
-    first, counts = strategy.rank == 0, BatchCounts.of(data, train)
-    plan = Plan.of(train, splits.train.lengths, args.branch_steps, counts)
+    first, plan = strategy.rank == 0, Plan.of(train, splits.train.lengths, args.branch_steps)
     about: JsonObject = {"began": started} | (place() if first else {})
     if first:
-        counts.save()
         compared = share is not None or bool(args.branch_steps)
         job = take_over(job, inputs, args.resume_changed and not compared, clean=compared, same_versions=args.same_versions)
         described = {name: getattr(args, name) for name in ("log_every", "device", "experiment", "notes")}

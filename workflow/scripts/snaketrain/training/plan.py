@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from snaketrain.config.references import load
 from snaketrain.config.schema import Train, Use
 from snaketrain.config.schema.train import PLATEAU, SET_BY_LENGTH
-from snaketrain.data.loading.batches import BatchCounts, Batches, MicroBatch, shard_batch
+from snaketrain.data.loading.batches import Batches, MicroBatch, shard_batch
 from snaketrain.data.loading.loader import Loader, Request
 from snaketrain.data.loading.loader import load as load_batch
 from snaketrain.data.loading.streams import Stream, StreamBatches, StreamProgress
@@ -76,9 +76,9 @@ class Plan:
     branch_steps: tuple[int, ...] = ()  # at which other trainings leave this one; it ends at the last of them
 
     @classmethod
-    def of(cls, train: Train, lengths: Lengths | None, branch_steps: Sequence[int] = (), counts: BatchCounts | None = None) -> "Plan":
+    def of(cls, train: Train, lengths: Lengths | None, branch_steps: Sequence[int] = ()) -> "Plan":
         """`lengths`: none of a stream."""
-        batches = batches_of(train, lengths, counts)
+        batches = batches_of(train, lengths)
         schedule = schedule_of(train.schedule, train.learning_rate)
         of_groups = {n: schedule_of(group.schedule, train.learning_rate) for n, group in enumerate(train.groups) if group.schedule}
         ends = [batches.count(0) if train.steps != 0 else 0]
@@ -146,10 +146,10 @@ class Plan:
         return epoch, (self.epoch_ends[epoch - 1] if epoch else 0), self.epoch_ends[epoch]
 
 
-def batches_of(train: Train, lengths: Lengths | None, counts: BatchCounts | None = None) -> Batches | StreamBatches:
+def batches_of(train: Train, lengths: Lengths | None) -> Batches | StreamBatches:
     if lengths is None:
         return StreamBatches.of(train)
-    return Batches(lengths, train.seed, train.batch_size, train.batch_tokens, padded=not train.packing, counts=counts)
+    return Batches(lengths, train.seed, train.batch_size, train.batch_tokens, padded=not train.packing)
 
 
 def folder_name(step: int) -> str:

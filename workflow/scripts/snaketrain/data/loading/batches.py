@@ -4,18 +4,14 @@ The position in the data is therefore one integer, the step; a resumed or rescal
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from snaketrain.config.schema import Train
 from snaketrain.data.loading.training_data import Lengths
-from snaketrain.runtime.manifests import Manifest, digest, file_digest, read_if_intact, write_checked
 
 # --- The order of an epoch's examples: sections of a million, each shuffled by itself, so that memory does not grow with the data.
 #
@@ -70,45 +66,6 @@ class Order:
             first, block = first + count, block + 1
 
 
-# --- How many batches of `batch_tokens` tokens the sections of each epoch have: only making all batches tells, so it is remembered.
-#
-# The table has a number for each million examples. It is beside the prepared data, where a resumed training finds it, and other trainings
-# whose batches are the same.
-
-
-class BatchCounts:
-    """`path`: None to remember nothing."""
-
-    def __init__(self, path: Path | None = None):
-        self.path, self.changed = path, False
-        self.ends: dict[str, list[int]] = {}  # by epoch: how many batches are made when each section ends
-        if path:
-            kept = read_if_intact(path, "the batches are counted again", of=path.stem)
-            self.ends = kept["ends"] if kept else {}
-
-    @classmethod
-    def of(cls, data: Manifest, train: Train) -> "BatchCounts":
-        """Those of a training on prepared data."""
-        if train.batch_tokens is None:
-            return cls()
-        code = [file_digest(Path(__file__).with_name(name)) for name in ("batches.py", "examples.py")]
-        of_extras = [str(getattr(train, name)) for name in train.of_extras]
-        key = digest(data.content, train.seed, train.batch_tokens, train.packing, train.block_length, of_extras, code, np.__version__)
-        return cls(data.folder / ".batch_counts" / f"{key}.json")
-
-    def known(self, epoch: int, count: Callable[[], np.ndarray]) -> np.ndarray:
-        if str(epoch) not in self.ends:
-            self.ends[str(epoch)] = count().tolist()
-            self.changed = True
-        return np.array(self.ends[str(epoch)])
-
-    def save(self) -> None:
-        if self.path and self.changed:
-            with suppress(OSError):  # a folder that may only be read, or a full disk: the next training counts again
-                write_checked(self.path, {"of": self.path.stem, "ends": self.ends})
-                self.changed = False
-
-
 # --- The batches, and what each process computes of them.
 
 WINDOW_BATCHES = 50  # batches that are sorted by length together: wide enough to save padding, narrow enough to stay random
@@ -128,13 +85,9 @@ class Batches:
     Made section by section (see `Order`): a process holds one section's batches.
     """
 
-    def __init__(
-        self, lengths: Lengths, seed: int, size: int, tokens: int | None = None, padded: bool = True, counts: BatchCounts | None = None
-    ):
-        """`counts`: what is remembered of these batches, if they are of `tokens`."""
+    def __init__(self, lengths: Lengths, seed: int, size: int, tokens: int | None = None, padded: bool = True):
         self.lengths, self.seed, self.size = lengths, seed, size
         self.tokens, self.padded = tokens, padded  # whether a batch is padded to its longest example
-        self.counts = counts or BatchCounts()
         # steps follow one another: only the section at work is held
         self._order = lru_cache(1)(partial(Order, lengths, seed, multiple=1 if tokens else size * WINDOW_BATCHES))
         self._of_section = lru_cache(1)(self._make_section)
@@ -165,7 +118,7 @@ class Batches:
         """How many batches of an epoch are made when each of its sections ends."""
         order = self._order(epoch)
         if self.tokens:  # only cutting shows how many batches a section has
-            return self.counts.known(epoch, lambda: np.cumsum([len(self._of_section(epoch, section)) for section in range(order.sections)]))
+            return np.cumsum([len(self._of_section(epoch, section)) for section in range(order.sections)])
         examples = np.minimum(np.arange(1, order.sections + 1) * order.section_size, len(self.lengths))
         return -(-examples // self.size)
 
