@@ -107,12 +107,13 @@ def mistakes(run: FinishedRun, predicted: Callable[[str, str], Predictions | Non
     return mistakes_of(run["run"], results, predicted(run["run"], results["split"]), run["selection"]["metric"])
 
 
-def summary(rows: list[Row], metrics: list[str], sets: list[str]) -> str:
+def summary(rows: list[Row], metrics: list[str], sets: dict[str, list[str]]) -> str:
     """The table for a terminal: by the metric that chose the checkpoints, and where that is one, the other metrics."""
     chosen = comparing.chosen_by(rows)
     others = [name for name in metrics if name not in chosen] if len(chosen) == 1 else []
     name = spoken(chosen[0]) if len(chosen) == 1 else "metric"
-    further = [*(f"test {spoken(other)}" for other in others), *(f"{each} {name}" for each in sets)]
+    on_sets = comparing.on_sets(sets, chosen)
+    further = [*(f"test {spoken(other)}" for other in others), *(f"{each} {spoken(metric)}" for each, metric in on_sets)]
     cells = [("run", f"dev {name}", f"test {name}", "interval", "baseline", *further, "minutes")]
     for line in rows:
         metric = line["selected_by"]
@@ -120,7 +121,10 @@ def summary(rows: list[Row], metrics: list[str], sets: list[str]) -> str:
         scores[0] += "" if len(chosen) == 1 else f" {spoken(metric)}"
         with_interval = metric == "accuracy" and line["test_low"] is not None
         interval = f"[{rounded(line['test_low'])}, {rounded(line['test_high'])}]" if with_interval else "–"
-        rest = [rounded(line.get(key)) for key in (*(f"test_{other}" for other in others), *(f"test.{each}_{metric}" for each in sets))]
+        rest = [
+            rounded(line.get(key))
+            for key in (*(f"test_{other}" for other in others), *(f"test.{each}_{metric}" for each, metric in on_sets))
+        ]
         cells.append((line["run"], *scores, interval, rounded(line["test_baseline"]), *rest, rounded(line["minutes"], 1)))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells)

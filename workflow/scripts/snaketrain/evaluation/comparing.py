@@ -247,13 +247,25 @@ def chosen_by(rows: list[Row]) -> list[str]:
 
 def metrics_of(runs: list[FinishedRun]) -> list[str]:
     """The metrics of all runs: first those that checkpoints were selected by, last the loss."""
+    return _in_order(runs, (name for run in runs for split in ("dev", "test") for name in run[split]["metrics"]))
+
+
+def sets_of(runs: list[FinishedRun]) -> dict[str, list[str]]:
+    """The metrics on each further set, in the same order."""
+    found = dict.fromkeys(name for run in runs for name in run["sets"])
+    return {
+        name: _in_order(runs, (metric for run in runs if name in run["sets"] for metric in run["sets"][name]["metrics"])) for name in found
+    }
+
+
+def _in_order(runs: list[FinishedRun], names: Iterable[str]) -> list[str]:
     chosen = {run["selection"]["metric"] for run in runs}
-    names = dict.fromkeys(name for run in runs for results in results_of(run).values() for name in results["metrics"])
-    return sorted(names, key=lambda name: (name not in chosen, name == "loss"))
+    return sorted(dict.fromkeys(names), key=lambda name: (name not in chosen, name == "loss"))
 
 
-def sets_of(runs: list[FinishedRun]) -> list[str]:
-    return list(dict.fromkeys(name for run in runs for name in run["sets"]))
+def on_sets(sets: dict[str, list[str]], chosen: list[str]) -> list[tuple[str, str]]:
+    """Where there is room for one metric of each set: the one that checkpoints were selected by, or its first; more if several selected."""
+    return [(name, metric) for name, metrics in sets.items() for metric in [each for each in metrics if each in chosen] or metrics[:1]]
 
 
 def checkpoint_rows(runs: list[FinishedRun]) -> list[Row]:
