@@ -78,7 +78,7 @@ def rows_of(metric: str, predictions: Sequence[Predictions]) -> Rows | None:
     if examples < FEWEST or len(metrics) < len(predictions) or not of_the_same_examples(predictions):
         return None
     if metric in RIGHT_OR_WRONG:
-        return Rows(np.stack([right(each) for each in predictions], axis=1), 1 / examples, examples)
+        return Rows(np.stack([right(each, metric) for each in predictions], axis=1), 1 / examples, examples)
     return Rows(resampled(metrics, examples), 1.0, examples)
 
 

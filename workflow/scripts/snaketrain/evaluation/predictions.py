@@ -87,22 +87,34 @@ def mean(values: np.ndarray) -> Metric:
     return lambda weights: float(values @ weights / weights.sum())
 
 
+# of language models: the column whose mean it is, and that by which texts are weighted
+OF_TEXTS = {
+    "perplexity": ("loss", "tokens"),
+    "word_perplexity": ("loss_per_word", "words"),
+    "byte_perplexity": ("loss_per_byte", "bytes"),
+    "bits_per_byte": ("bits_per_byte", "bytes"),
+}
+
+
 def own_column(name: str, predictions: Predictions) -> Metric | None:
     """The mean of the column that is named after the metric; for language models, weighted by the `tokens` of each text."""
-    column = "loss" if name == "perplexity" else name
+    column, size = OF_TEXTS.get(name, (name, "tokens"))
     if column not in predictions.table:
         return None
     values = predictions.numbers(column).to_numpy(float)
-    sizes = predictions.numbers("tokens").to_numpy(float) if "tokens" in predictions.table else np.ones(len(values))
+    sizes = predictions.numbers(size).to_numpy(float) if size in predictions.table else np.ones(len(values))
     values = np.where(sizes > 0, values, 0.0)  # a text of one token has none to predict, and no loss
     average: Metric = lambda weights: float(values @ (weights * sizes) / (weights @ sizes))  # noqa: E731
-    return (lambda weights: math.exp(average(weights))) if name == "perplexity" else average
+    return (lambda weights: math.exp(average(weights))) if name.endswith("perplexity") else average
 
 
 # --- of one class for each example
 
 
-def right(predictions: Predictions) -> np.ndarray:
+def right(predictions: Predictions, metric: str = "") -> np.ndarray:
+    """By the column that is named after the metric, where the task has one: it may call more answers right than equal ones."""
+    if metric in predictions.table:
+        return predictions.numbers(metric).to_numpy(float)
     return (predictions.table["label"] == predictions.table["predicted"]).to_numpy(float)
 
 

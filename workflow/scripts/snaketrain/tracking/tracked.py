@@ -131,9 +131,10 @@ def params(settings: JsonObject) -> dict[str, str]:
 
 
 def deciding(made: Manifest) -> dict[str, str]:
-    """What the result of a stage follows from: its settings, the digests of what it read, and one of all this with the code."""
+    """What the result of a stage follows from: its settings, the digests of what it read, and one of all this with the code. The versions of
+    programs that it names as its own are beside them."""
     inputs = {allowed(f"inputs.{role}"): content for role, content in made.inputs.items()}
-    return params(made.settings) | inputs | {"identity": made.identity}
+    return params(made.settings) | params({"versions": made.facts.get("versions", {})}) | inputs | {"identity": made.identity}
 
 
 def experiment_of(run: JsonObject) -> str:

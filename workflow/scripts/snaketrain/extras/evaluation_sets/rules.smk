@@ -4,7 +4,7 @@ ON_SETS = pipeline.stages["evaluate_set"]
 
 
 wildcard_constraints:
-    evaluation_set="[^/]+",
+    evaluation_set="[^/.]+",
 
 
 if ON_SETS.jobs:
