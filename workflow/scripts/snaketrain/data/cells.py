@@ -57,6 +57,7 @@ DESCRIPTIONS = {  # written to report.json
     "leaked_dev": "development examples whose text is also trained on",
     "leaked_test": "test examples whose text is also trained on",
     "test_in_dev": "test examples whose text is also in the development set, which chooses the checkpoint",
+    "cut_label": "examples whose label lies in what was cut off; they are used",
     "truncated": "examples truncated to `data.max_length` tokens, or targets to `data.max_target_length`",
 }
 

@@ -159,5 +159,7 @@ class SplitWriter:
             targets = pyarrow.compute.list_value_length(batch["target_ids"])
             self.counts["target_tokens"] += pyarrow.compute.sum(targets).as_py()
             self.counts["longest_target"] = max(self.counts["longest_target"], pyarrow.compute.max(targets).as_py())
+        if self.labelled and (lost := self.parser.cut_off(batch)):
+            issues.add_all("cut_label", len(lost), cases(batch.take(pyarrow.array(lost[: DataIssues.SHOWN]))))
         self.counts["truncated"] += len(cut)
         issues.add_all("truncated", len(cut), cases(cut.slice(0, DataIssues.SHOWN)))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow
     from matplotlib.axes import Axes
     from pandas import DataFrame
     from tokenizers import Tokenizer as LibraryTokenizer
@@ -107,6 +108,10 @@ class Parser(ABC, Generic[Cell, Label]):
     def oddity(self, label: Cell, texts: tuple[str, ...]) -> str | None:
         """What looks wrong with a usable label; it is counted."""
         return None
+
+    def cut_off(self, rows: pyarrow.RecordBatch) -> list[int]:
+        """The labelled rows, as read and encoded, whose label lies in what the tokenizer has cut off; they are used, and counted."""
+        return []
 
     def tokenizer(self, library: LibraryTokenizer) -> BatchTokenizer | None:
         """How the texts are encoded; None: as any text."""

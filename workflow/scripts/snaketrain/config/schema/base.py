@@ -66,7 +66,7 @@ CONTRADICTIONS_LATER = "contradictions later"
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
     short_for: ClassVar[str | None] = None  # the setting that a text in place of the section stands for, as in `schedule: cosine`
-    of_extras: ClassVar[tuple[str, ...]] = ()  # the settings that extras have added
+    of_extras: ClassVar[tuple[str, ...]] = ()  # settings that extras have added, but for those of how each text is read
 
     @property
     def as_json(self) -> JsonObject:

@@ -41,7 +41,7 @@ def with_settings_of_extras(settings: type[Settings]) -> type[Settings]:
     """Each extra's `settings.py` has a type and a `Field` for each of its SECTIONS, and for each of the FIELDS that it adds to a section of the
     core, as in `{"data": {"shards": (int, Field(1))}}`; and maybe `contradictions(settings)`, texts that each say what contradicts what and
     what to do, and `code(settings)`, files that decide what is trained. A field of `data` says how the training data is prepared: sets that
-    are prepared on their own have its default.
+    are prepared on their own have its default, unless it is among OF_EACH_SET, fields that say how each text is read.
 
     It imports the modules of this package, and not the package, which is not imported yet.
     """
@@ -58,7 +58,7 @@ def with_settings_of_extras(settings: type[Settings]) -> type[Settings]:
         for name, added in getattr(extra, "FIELDS", {}).items():
             section = settings.model_fields[name].annotation
             assert isinstance(section, type) and issubclass(section, Section), f"{extra.__name__}: {name} is no single section"
-            _add(section, added, extra.__name__)
+            _add(section, added, extra.__name__, getattr(extra, "OF_EACH_SET", ()))
             if not settings.model_fields[name].is_required():
                 fields[name] = (section, section())  # the default that the core has made lacks them
     found = create_model(settings.__name__, __base__=settings, __module__=settings.__module__, __doc__=settings.__doc__, **fields)
@@ -66,11 +66,11 @@ def with_settings_of_extras(settings: type[Settings]) -> type[Settings]:
     return found
 
 
-def _add(section: type[Section], fields: dict[str, tuple[Any, Any]], extra: str) -> None:
+def _add(section: type[Section], fields: dict[str, tuple[Any, Any]], extra: str, of_each_set: tuple[str, ...]) -> None:
     """To the class itself, since others have imported it already, and scripts read a section by its class."""
     if twice := section.model_fields.keys() & fields:
         raise TypeError(f"{extra}: {section.__name__} has {', '.join(twice)} already")
     for name, (annotation, field) in fields.items():
         section.model_fields[name] = FieldInfo.from_annotated_attribute(annotation, field)
-    section.of_extras += tuple(fields)
+    section.of_extras += tuple(name for name in fields if name not in of_each_set)
     section.model_rebuild(force=True)

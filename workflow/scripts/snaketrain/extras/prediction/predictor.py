@@ -45,8 +45,9 @@ def answers(rows: Rows, missing: list[Json], facts: JsonObject) -> dict[str, lis
     if report:
         has_classes = label_kind(facts["label_kind"]).has_classes
         for name, cells in report.columns(report.labels(missing), rows).items():
+            are_texts = (has_classes and name.startswith("predicted")) or (name in rows and rows[name].dtype.kind == "U")
             if name != "label":
-                columns[name] = [*cells] if has_classes and name.startswith("predicted") else numbers(cells)
+                columns[name] = [*cells] if are_texts else numbers(cells)
         if said := report.left_out(scored=False):
             print(said, flush=True)
     left_out = NOT_SHOWN if report else ("ids", "label")
