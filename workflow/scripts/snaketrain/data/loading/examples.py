@@ -5,7 +5,7 @@ import hashlib
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,6 +130,22 @@ def padded(rows: list[np.ndarray], fill: int) -> torch.Tensor:
     for number, row in enumerate(rows):
         whole[number, : len(row)] = row
     return torch.from_numpy(whole)
+
+
+def sequences(batch: Batch, lengths: str, fills: Mapping[str, int]) -> tuple[torch.Tensor, torch.Tensor, Batch]:
+    """Of examples whose lists have several sequences one after another, each as a row of its own: its example, its place among those of the
+    example, and the columns of `fills`, padded with these. `lengths`: the column of the lengths of each example's sequences."""
+    found = batch[lengths].clamp(min=0)
+    numbers = torch.arange(batch["input_ids"].shape[1], device=found.device)
+    if found.shape[1] == 1:  # one each; in a plan tensors have no values
+        example, inside = torch.arange(len(found), device=found.device), batch["attention_mask"] > 0
+        starts = place = example * 0
+    else:
+        example, place = found.nonzero(as_tuple=True)
+        starts, inside = (found.cumsum(1) - found)[example, place], numbers[: int(found.max())] < found[example, place, None]
+    at = example[:, None], (starts[:, None] + numbers[: inside.shape[1]]).where(inside, 0)
+    rows = {name: batch[name][at].where(inside, fill) for name, fill in fills.items()}
+    return example, place, rows | {"attention_mask": inside.long()}
 
 
 # --- How texts fill the batches of a language model, where they are not padded one by one.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from snaketrain.data.loading.examples import sequences
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.extras.question_answering import NO_PLACE
 from snaketrain.extras.question_answering.label_kind import AnswersHead
@@ -77,21 +78,8 @@ class QuestionAnswering(TextClassification):
     # --- windows
 
     def windows(self, batch: Batch) -> Windows:
-        """The lists of a batch have all windows of a question one after another."""
-        lengths = batch["windows"].clamp(min=0)
-        numbers = torch.arange(batch["input_ids"].shape[1], device=lengths.device)
-        if lengths.shape[1] == 1:  # of short contexts, and of a plan, whose tensors have no values
-            question, inside = torch.arange(len(lengths), device=lengths.device), batch["attention_mask"] > 0
-            starts = question * 0
-        else:
-            question, window = lengths.nonzero(as_tuple=True)
-            starts, inside = (
-                (lengths.cumsum(1) - lengths)[question, window],
-                numbers[: int(lengths.max())] < lengths[question, window, None],
-            )
-        at = question[:, None], (starts[:, None] + numbers[: inside.shape[1]]).where(inside, 0)
         fills = {"input_ids": self.padding, "token_type_ids": 0, "begins": NO_PLACE, "ends": NO_PLACE}
-        rows = {name: batch[name][at].where(inside, fill) for name, fill in fills.items()} | {"attention_mask": inside.long()}
+        question, _, rows = sequences(batch, "windows", fills)
         return Windows(question, {name: rows[name] for name in self.inputs}, rows["begins"], rows["ends"])
 
     def spans(self, modules: Modules, batch: Batch) -> tuple[Windows, Tensor, Tensor]:
