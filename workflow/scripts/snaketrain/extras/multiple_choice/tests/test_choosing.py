@@ -7,6 +7,7 @@ import random
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from distributed.running import interrupted, losses, start, train
 from pipeline.workspace import KIND, NEUTRAL, UNKIND, configuration, make_workspace, snakemake
@@ -81,7 +82,7 @@ def test_figures_follow_from_the_predictions(finished, run):
     )
     predictions = read_predictions(folder, "test", results)
     for name in ("loss", "accuracy", "normalized_accuracy"):
-        assert metric_of(name, predictions)([1.0] * len(rows)) == pytest.approx(results["metrics"][name], abs=1e-6)
+        assert metric_of(name, predictions)(np.ones(len(rows))) == pytest.approx(results["metrics"][name], abs=1e-6)
 
 
 def journal(finished: Path, run: str) -> Path:
