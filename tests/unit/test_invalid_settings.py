@@ -434,13 +434,18 @@ OF_GROUPS = {"optimizer": "torch.optim.SGD", "schedule": "cosine"}
 def prepared(path: tuple) -> dict:
     """A right configuration in which the section of the setting is given."""
     base = BASE
-    if 0 in path:
+    if path[:2] == ("train", "mixture"):
+        phases = [{"until": 3, "sets": {"train": 1}}, {"sets": {"train": 1}}]
+        base = put(put(base, ("train", "steps"), 9), path[:2], {"phases": phases})
+    elif 0 in path:
         group = {"match": "classifier.*"} | {name: {"use": use} for name, use in OF_GROUPS.items() if name in path[:-1]}
         base = put(base, path[: path.index(0)], ["mine.py:Watch"] if path[:2] == ("train", "callbacks") else [group])
     if "some" in path:
         named = {"metrics": {"use": "recall"}}  # others are files, also in sections of extras
         start = path[: path.index("some") + 1]
         base = put(base, start, named.get(start[-2], {"path": "test.csv"}))
+        if start[-2] == "train_sets":
+            base = put(put(base, ("train", "steps"), 9), ("train", "mixture"), {"sets": {"train": 1, "some": 1}})
     if path[:2] in (("data", "dev"), ("data", "test")) and len(path) > 2:
         base = put(base, path[:2], {"path": f"{path[1]}.csv"})
     if path[:2] == ("model", "source") and len(path) > 2:

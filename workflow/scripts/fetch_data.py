@@ -21,7 +21,8 @@ def main(args: Namespace) -> None:
     found: dict[str, list[str]] = {}
     classes: dict[str, str] = {}
     left_out: dict[str, JsonObject] = {}
-    for split in ("train", "dev", "test"):
+    further = [name for name in settings if "." in name]  # see Data.train_sets_of_extras
+    for split in ("train", "dev", "test", *further):
         if settings.get(split) is None:
             shutil.rmtree(folder / split, ignore_errors=True)
             continue

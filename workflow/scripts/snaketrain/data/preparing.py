@@ -48,9 +48,10 @@ class TrainedOn:
     @classmethod
     def read(cls, prepared: Manifest, data: Data) -> "TrainedOn":
         """From prepared training data, which was read by the settings `data`, or by ones with the same texts."""
-        names, train = prepared.facts["label_names"], prepared.facts["splits"]["train"]
-        counts = train.get("label_counts", []) if train["examples"] else []
-        return cls(names, counts, _hashes(prepared, "train", data), _hashes(prepared, "dev", data))
+        names, trained = prepared.facts["label_names"], trained_splits(prepared.facts["splits"])
+        counts = summed(facts.get("label_counts", []) for split, facts in prepared.facts["splits"].items() if split in trained)
+        hashes = numpy.concatenate([_hashes(prepared, split, data) for split in trained])
+        return cls(names, counts, hashes, _hashes(prepared, "dev", data))
 
     def classes(self, data: Data) -> dict[str, int]:
         """The number of each label's class, where another set calls it by `data.labels`."""
@@ -60,6 +61,16 @@ class TrainedOn:
                 f"data.labels: {unknown!r} is not among the classes of the training data: {', '.join(self.label_names)}. Name one of them."
             )
         return {label: self.label_names.index(name) for label, name in labels.items()}
+
+
+def trained_splits(splits: Iterable[str]) -> list[str]:
+    """`train`, and those of `train_sets_of_extras`."""
+    return [split for split in splits if split not in SPLITS[1:]]
+
+
+def summed(counts: Iterable[list[int]]) -> list[int]:
+    """Class by class; empty where nothing is trained."""
+    return [sum(of_class) for of_class in zip(*filter(any, counts), strict=True)]
 
 
 def _hashes(prepared: Manifest, split: str, data: Data) -> numpy.ndarray:
@@ -99,9 +110,9 @@ def _write(
     data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Tokenizer, output: Path, trained_on: TrainedOn | None
 ) -> tuple[JsonObject, DataIssues]:
     issues = DataIssues()
-    written = SPLITS if trained_on is None else ("test",)
+    written = (*SPLITS, *data.train_sets_of_extras) if trained_on is None else ("test",)
     with ExitStack() as opened:
-        spools = {source: Spool(opened.enter_context(tempfile.TemporaryFile(dir=output))) for source in SPLITS if files.get(source)}
+        spools = {source: Spool(opened.enter_context(tempfile.TemporaryFile(dir=output))) for source in written if files.get(source)}
         surveys = _surveys(data, files, root, spools, tokenizer, issues, trained_on)
         parts = _parts(data, surveys, spools)
         names, class_of = (trained_on.label_names, trained_on.classes(data)) if trained_on else classes(data, _train_labels(surveys))
@@ -117,10 +128,12 @@ def _write(
         if "train" in parts:
             check_train(writers["train"].counts["examples"], writers["train"].tally)
             selecting = parts["dev"].hashes if "dev" in parts else numpy.array([], numpy.int64)
-            trained_on = TrainedOn(names, label_counts(writers["train"]), parts["train"].hashes, selecting)
+            trained = trained_splits(parts)
+            counts = summed(label_counts(writers[split]) for split in trained)
+            trained_on = TrainedOn(names, counts, numpy.concatenate([parts[split].hashes for split in trained]), selecting)
         if trained_on:
-            hashes = {"train": trained_on.hashes, "dev": trained_on.selecting} | {split: part.hashes for split, part in parts.items()}
-            leaks = [(f"leaked_{split}", split, "train") for split in parts if split != "train"]
+            hashes = {"trained": trained_on.hashes, "dev": trained_on.selecting} | {split: part.hashes for split, part in parts.items()}
+            leaks = [(f"leaked_{split}", split, "trained") for split in parts if split in SPLITS[1:]]
             repetitions = [*([DUPLICATE] if "train" in parts else []), *leaks, *([TEST_IN_DEV] if "test" in parts else [])]
             keys = {split: [Keys.of(of_split.view(numpy.uint64))] for split, of_split in hashes.items()}
             report_repetitions(repetitions, keys.__getitem__, lambda split, rows: parts[split].cases(rows), issues)
@@ -158,15 +171,16 @@ def _surveys(
 
 def _limited(source: str, data: Data) -> bool:
     """Whether a limit may leave rows out: then only the selected rows are tokenised, later."""
-    return any(getattr(data, f"limit_{split}") is not None for split in splits_of(source, data))
+    return any(getattr(data, f"limit_{split}", None) is not None for split in splits_of(source, data))
 
 
 def _parts(data: Data, surveys: dict[str, Survey], spools: dict[str, Spool]) -> dict[str, SplitPart]:
     parts: dict[str, SplitPart] = {}
     for source, survey in surveys.items():
-        assigned = assign(source, survey.usable, data)
+        assigned = assign(source, survey.usable, data) if source in SPLITS else None
         for split in splits_of(source, data):
-            parts[split] = SplitPart(source, survey, spools[source], numpy.flatnonzero(assigned == SPLITS.index(split)))
+            chosen = assigned == SPLITS.index(split) if split in SPLITS else survey.usable
+            parts[split] = SplitPart(source, survey, spools[source], numpy.flatnonzero(chosen))
     return parts
 
 

@@ -13,6 +13,8 @@ UNUSED = -1
 
 def splits_of(source: str, data: Data) -> tuple[str, ...]:
     """The splits that the rows of a source are divided into."""
+    if source not in SPLITS:  # one of `train_sets_of_extras`
+        return (source,)
     return tuple(split for split in SPLITS if split == source or (source == "train" and getattr(data, split) is None))
 
 

@@ -103,6 +103,7 @@ def sources(run: Settings) -> Iterator[str]:
     data = run.data
     for setting, source in (
         ("data.train", data.train), ("data.dev", data.dev), ("data.test", data.test),
+        *((f"data.{setting}", source) for setting, source in data.train_sets_of_extras.items()),
         ("data.tokenizer", data.tokenizer), ("model.source", run.model.source),
         ("model.initial_weights.source", initial(run)),
     ):  # fmt: skip
@@ -147,8 +148,9 @@ def without_chat_template(data: Data) -> Iterator[str]:
 def shared_files(data: Data) -> Iterator[str]:
     """Files that are used both for training and for evaluation: the metrics would measure memorisation."""
     given = {split: {file.resolve() for file in found} for split, found in local_files(data).items()}
+    trained = set[Path]().union(*(given.get(split, ()) for split in ("train", *data.train_sets_of_extras)))
     for split in ("dev", "test"):
-        if both := sorted(given.get("train", set()) & given.get(split, set())):
+        if both := sorted(trained & given.get(split, set())):
             yield f"data.{split}: {both[0]} is among the files of data.train too. Name others, or leave out data.{split} to split it off from data.train."
 
 

@@ -26,7 +26,7 @@ class Callback:
         """After each step. Reading `outcome.losses` or its norm waits for the device: use the figures of `on_log` instead."""
 
     def on_log(self, state: TrainState, figures: dict[str, float]) -> None:
-        """Every `tracking.log_every_steps` steps: mean loss over all ranks, speed, learning rate, gradient norm."""
+        """Every `tracking.log_every_steps` steps: mean loss over all ranks, speed, learning rate, gradient norm. What rank 0 adds to them is recorded, too."""
 
     def on_evaluation_step(self, state: TrainState) -> None:
         """After each batch of an evaluation."""

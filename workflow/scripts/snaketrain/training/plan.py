@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from snaketrain.config.references import load
 from snaketrain.config.schema import Train, Use
 from snaketrain.config.schema.train import PLATEAU, SET_BY_LENGTH
-from snaketrain.data.loading.batches import Batches, MicroBatch, shard_batch
+from snaketrain.data.loading.batches import Batches, MicroBatch, Planned, shard_batch
 from snaketrain.data.loading.loader import Loader, Request
 from snaketrain.data.loading.loader import load as load_batch
 from snaketrain.data.loading.streams import Stream, StreamBatches, StreamProgress
@@ -149,6 +149,8 @@ class Plan:
 def batches_of(train: Train, lengths: Lengths | None) -> Batches | StreamBatches:
     if lengths is None:
         return StreamBatches.of(train)
+    if isinstance(lengths, Planned):
+        return lengths.batches(train)
     return Batches(lengths, train.seed, train.batch_size, train.batch_tokens, padded=not train.packing)
 
 

@@ -250,8 +250,8 @@ class Trainer:
         self.rank_journal.write("train", step=self.state.step, metrics=self.window.of_this_rank(counts))
         figures = self.window.close(counts) | {"learning_rate": outcome.learning_rate, "gradient_norm": outcome.gradient_norm.item()}
         figures["epoch"] = self.plan.epochs_done(self.state.step)
-        self.journal.write("train", step=self.state.step, metrics=figures, spent=self.clock.spent())
         self.callbacks.call("on_log", self.state, figures)
+        self.journal.write("train", step=self.state.step, metrics=figures, spent=self.clock.spent())
         self.window.reopen()
 
     def evaluate(self, saved: bool = False) -> None:

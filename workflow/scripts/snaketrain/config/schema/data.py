@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, fi
 
 from snaketrain.config.schema.base import Fraction, Name, OneOrMore, Positive, Section, Seed, is_null
 from snaketrain.config.schema.model import Examples, Source
-from snaketrain.config.schema.of_extras import constants
+from snaketrain.config.schema.of_extras import constants, hooks
 from snaketrain.labels import label_kind, label_kinds
 from snaketrain.labels.base import as_text
 from snaketrain.runtime.strict_json import Json
@@ -151,7 +151,12 @@ class Data(Section):
     @property
     def sources(self) -> dict[str, Examples]:
         """Those that are given, by split."""
-        return {split: source for split in ("train", "dev", "test") if (source := getattr(self, split))}
+        return {split: source for split in ("train", "dev", "test") if (source := getattr(self, split))} | self.train_sets_of_extras
+
+    @property
+    def train_sets_of_extras(self) -> dict[str, Examples]:
+        """Training examples beside `train`, by their settings, such as `train_sets.code`: each set is a split of its own."""
+        return {setting: source for train_sets in hooks("train_sets", "train_sets") for setting, source in train_sets(self).items()}
 
     @property
     def own_test_set(self) -> "Data | None":

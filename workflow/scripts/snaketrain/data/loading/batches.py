@@ -7,11 +7,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
 from snaketrain.data.loading.training_data import Lengths
+
+if TYPE_CHECKING:
+    from snaketrain.config.schema import Train
 
 # --- The order of an epoch's examples: sections of a million, each shuffled by itself, so that memory does not grow with the data.
 #
@@ -27,6 +30,13 @@ class Drawn(Lengths, Protocol):
     def of_epoch(self, seed: int, epoch: int) -> np.ndarray:
         """The epoch's examples, ascending."""
         ...
+
+
+@runtime_checkable
+class Planned(Lengths, Protocol):
+    """The lengths of examples of which each step takes others than an epoch of all of them would."""
+
+    def batches(self, train: "Train") -> "Batches": ...
 
 
 class Order:
@@ -93,6 +103,10 @@ class Batches:
         self._of_section = lru_cache(1)(self._make_section)
         self._section_ends = cache(self._find_section_ends)
 
+    def begins(self, step: int) -> bytes:
+        """What decides the batches from this step on, besides the training set and the settings that decide those of every step; empty if nothing new."""
+        return b""
+
     def count(self, epoch: int) -> int:
         return int(self._section_ends(epoch)[-1])
 
@@ -131,12 +145,12 @@ class Batches:
 
     def _cut(self, ids: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
         if self.padded:  # cut in order of length; otherwise in the order drawn
-            ids, lengths = _by_length(ids, lengths)
+            ids, lengths = by_length(ids, lengths)
         if self.tokens:
             parts = list(self._cut_by_tokens(lengths, self.tokens))
         else:
             parts = [slice(start, start + self.size) for start in range(0, len(ids), self.size)]
-        return [ids[part] if self.padded else _by_length(ids[part], lengths[part])[0] for part in parts]
+        return [ids[part] if self.padded else by_length(ids[part], lengths[part])[0] for part in parts]
 
     def _cut_by_tokens(self, lengths: np.ndarray, tokens: int) -> Iterator[slice]:
         start = total = 0
@@ -148,7 +162,7 @@ class Batches:
         yield slice(start, len(lengths))
 
 
-def _by_length(ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def by_length(ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(lengths, kind="stable")
     return ids[order], lengths[order]
 

@@ -179,8 +179,11 @@ class Blocks:
         return int(self.starts[-1])
 
     def batch(self, ids: Sequence[int], epoch: int | None = None) -> Batch:
-        rows = [self.text(i * self.length, min((i + 1) * self.length + 1, self.tokens)) for i in map(int, ids)]
+        rows = [self.row(int(i)) for i in ids]
         return {"input_ids": padded(rows, self.pad_token_id), "attention_mask": padded(list(map(np.ones_like, rows)), 0)}
+
+    def row(self, number: int) -> np.ndarray:
+        return self.text(number * self.length, min((number + 1) * self.length + 1, self.tokens))
 
     def text(self, start: int, end: int) -> np.ndarray:
         """The tokens of the running text between two positions."""
@@ -247,7 +250,7 @@ def open_splits(data: Manifest, train: Train) -> Splits:
 def open_training(data: Manifest, train: Train) -> TrainingData | Stream:
     if not data.facts["splits"]["train"].get("stream"):
         opened = open_split(data, "train", train)
-        for drawn in hooks("sampling", "drawn"):  # of extras: other lengths of the same examples, see Drawn
+        for drawn in hooks("sampling", "drawn"):  # of extras: what a training takes of the examples, see Drawn and Planned
             opened = drawn(opened, data, train)
         return opened
     source = data.facts["datasets"]["train"]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from snaketrain.config.references import PACKAGE, NotFound, find
 from snaketrain.config.schema import Settings, Train
+from snaketrain.config.schema.of_extras import constants, hooks
 from snaketrain.extras.shared_steps.settings import shared_steps
 from snaketrain.orchestration.definitions import Class, class_and_bases, class_attribute, definition_of
 from snaketrain.runtime.manifests import digest
@@ -24,7 +25,7 @@ from snaketrain.training import schedules
 
 
 class Stretch(NamedTuple):
-    """Consecutive steps up to `last`, whose rates are a function of `rates` and of the step."""
+    """Consecutive steps up to `last`, whose rates are a function of `rates` and of the step; with `phases.py` of an extra, their batches too."""
 
     rates: str
     last: int
@@ -47,7 +48,16 @@ def stretches(train: Train) -> tuple[Stretch, ...]:
     for rates, last in ends:
         if last > (found[-1].last if found else 0):
             found.append(Stretch(rates, last))
+    for of_extra in hooks("phases", "stretches"):
+        found = crossed(found, [Stretch(*each) for each in of_extra(train)])
     return tuple(found)
+
+
+def crossed(rates: list[Stretch], phases: list[Stretch]) -> list[Stretch]:
+    """Stretches in which neither the rates change nor the phase does; `phases`: those of an extra, none without its setting."""
+    ends = sorted({each.last for each in rates + phases}) if phases else []
+    found = [[next(each.rates for each in of if each.last >= end) for of in (rates, phases)] for end in ends]
+    return [Stretch(json.dumps(both), end) for both, end in zip(found, ends, strict=True)] or rates
 
 
 def schedule_named(use: str) -> Callable[..., float] | None:
@@ -164,7 +174,8 @@ def is_shareable(run: Settings) -> bool:
 
 def same_settings(settings: JsonObject) -> JsonObject:
     """The settings in which runs that share steps agree."""
-    return settings | {"train": {name: value for name, value in settings["train"].items() if name not in DECIDE_RATES}}
+    by_step = (*DECIDE_RATES, *constants("phases", "FIELD"))
+    return settings | {"train": {name: value for name, value in settings["train"].items() if name not in by_step}}
 
 
 def trunk_of(training: Training, branch_steps: Sequence[int], parent: str | None = None) -> Trunk:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, TypedDict, cast
 
 from snaketrain.config.references import load
 from snaketrain.config.schema import Train
+from snaketrain.config.schema.of_extras import constants
 from snaketrain.config.schema.train import PLATEAU
+from snaketrain.data.loading.batches import Batches
 from snaketrain.orchestration.code_digest import code_digests
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.loaded_code import RECORDED
@@ -54,7 +56,7 @@ MEASURING = ("snaketrain.tasks.metric_names", "snaketrain.tasks.metrics", "snake
 NOT_MEASURING = tuple(f"snaketrain.training.{name}" for name in ("early_stopping", "execution", "metric_window", "schedules"))
 
 # what a manifest of prepared data has besides the training data
-OTHER_FILES = ("dev.", "test.", "report.json")
+OTHER_FILES = ("report.json",)
 OTHER_FACTS = ("name", "odd")
 BY_SPLIT = ("splits", "datasets")
 
@@ -184,7 +186,8 @@ def step_content(plan: Plan, step: int, cadence: bool) -> bytes:
     """What a step adds to the fingerprint, to the last bit; `cadence`: also what happens after it."""
     rates = [plan.learning_rate_at(step), *(part for group in sorted(plan.group_rates_at(step).items()) for part in group)]
     after = [plan.evaluates_at(step), plan.saves_at(step), step == plan.steps] if cadence else []
-    return struct.pack(f"<{len(rates)}d{len(after)}?", *rates, *after)
+    begins = plan.batches.begins(step) if isinstance(plan.batches, Batches) else b""
+    return struct.pack(f"<{len(rates)}d{len(after)}?", *rates, *after) + begins
 
 
 def without(section: JsonObject, fields: Collection[str]) -> JsonObject:
@@ -193,7 +196,7 @@ def without(section: JsonObject, fields: Collection[str]) -> JsonObject:
 
 def weight_settings(settings: JsonObject, observers: Collection[int] = ()) -> JsonObject:
     """The settings that decide the weights."""
-    train = without(settings["train"], (*BY_THE_RATES, *WITHOUT_EFFECT, *EXECUTION))
+    train = without(settings["train"], (*BY_THE_RATES, *WITHOUT_EFFECT, *EXECUTION, *constants("phases", "FIELD")))
     task = train["task"]
     train |= {
         "task": task | {"arguments": without(task["arguments"], _evaluation_arguments(task))},
@@ -239,7 +242,9 @@ def data_digest(data: Manifest, split_name: str) -> str:
     parts = [sha for name, sha in data.files.items() if name.startswith("parts/") and name.endswith(f"/{split_name}.arrow")]  # in order
     whole = {name: sha for name, sha in data.files.items() if not name.startswith("parts/")}
     if split_name == "train":
-        files = {name: sha for name, sha in whole.items() if not name.startswith(OTHER_FILES)}
+        # what is taken of further training sets joins step by step
+        others = (*OTHER_FILES, *(f"{split}." for split in data.facts["splits"] if split != "train"))
+        files = {name: sha for name, sha in whole.items() if not name.startswith(others)}
         facts = {key: value for key, value in data.facts.items() if key not in (*OTHER_FACTS, *BY_SPLIT)}
     else:
         files, facts = {name: sha for name, sha in whole.items() if name.startswith(f"{split_name}.")}, {}

@@ -87,6 +87,7 @@ EDITS: list[tuple[dict[str, Any], int]] = [
     ({"files": {"dev.arrow": "2"}}, NEVER),
     ({"files": {"test.arrow": "2", "report.json": "2"}}, NEVER),
     ({"facts": {"splits": {"train": {"examples": 320}, "dev": {"examples": 5}, "test": {"examples": 5}}}}, NEVER),
+    ({"files": {"train_sets.code.arrow": "1"}, "facts": {"splits": {**FACTS["splits"], "train_sets.code": {"examples": 9}}}}, NEVER),
     ({"facts": {"label_names": ["a", "b", "c"]}}, 1),
     ({"code": CODE | {"snaketrain.training.step": "2"}}, 1),
     ({"code": CODE | {"mine.py": "2"}}, 1),
