@@ -25,7 +25,7 @@ class MultipleChoice(TextClassification):
         modules = super().build(model, folder, data)
         self.use, self.padding = model["use"], data["pad_token_id"]
         writes = getattr(modules["model"], "get_output_embeddings", lambda: None)() is not None
-        self.by_likelihood = writes and not modules["model"].config.is_encoder_decoder
+        self.by_likelihood = writes and not getattr(modules["model"].config, "is_encoder_decoder", False)
         if not self.by_likelihood and "MultipleChoice" not in type(modules["model"]).__name__:
             raise SystemExit(
                 f"model.use: {self.use} neither has a head for choices nor continues texts. Name a class such as transformers.BertForMultipleChoice "
@@ -46,7 +46,7 @@ class MultipleChoice(TextClassification):
 
     def predict(self, outputs: Tensor, batch: Batch) -> Columns:  # type: ignore[override]
         best, normalized = (list(map(str, scores.argmax(-1).tolist())) for scores in outputs.unbind(-1))
-        found = {"predicted": best, "loss": self.head.losses(outputs[..., 0], batch["labels"])}
+        found: dict[str, Tensor | list[str]] = {"predicted": best, "loss": self.head.losses(outputs[..., 0], batch["labels"])}
         return found | self.head.predict(outputs) | {"normalized_predicted": normalized}
 
     def scores(self, modules: Modules, batch: Batch) -> Tensor:
@@ -59,7 +59,7 @@ class MultipleChoice(TextClassification):
 
     def by_head(self, modules: Modules, rows: Batch) -> Tensor:
         """Each choice as a question of its own with one choice, so that questions may have any number of them. It has no mean."""
-        logits = modules["model"](**{name: rows[name][:, None] for name in self.inputs if name in rows}).logits
+        logits: Tensor = modules["model"](**{name: rows[name][:, None] for name in self.inputs if name in rows}).logits
         return logits.float().expand(-1, 2)
 
     def likelihoods(self, modules: Modules, rows: Batch) -> Tensor:
