@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from snaketrain.config.schema import Source
-from snaketrain.data.fetching import NoSuchSplit, fetch, named_files, split_files
+from snaketrain.data.fetching import NoSuchSplit, fetch, source_files, split_files
 
 COMMIT = "ab" * 20
 
@@ -39,7 +39,7 @@ def test_a_file_a_folder_and_globs_are_linked_by_absolute_path(raw, tmp_path, pa
 
 def test_a_relative_path_starts_at_the_working_directory(raw, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert named_files(Source(path="raw/a.csv")) == {"a.csv": raw / "a.csv"}
+    assert source_files(Source(path="raw/a.csv")) == [raw / "a.csv"]
 
 
 def test_fetching_again_replaces_what_was_there(raw, tmp_path):
@@ -56,8 +56,8 @@ def test_a_package_is_located_without_importing_it(tmp_path, monkeypatch):
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
     (package / "files/d.csv").write_text("text\nx\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert named_files(Source(package="carries_data", path="files/d.csv")) == {"d.csv": package / "files/d.csv"}
-    assert package / "files/d.csv" in named_files(Source(package="carries_data")).values()
+    assert source_files(Source(package="carries_data", path="files/d.csv")) == [package / "files/d.csv"]
+    assert package / "files/d.csv" in source_files(Source(package="carries_data"))
     assert "carries_data" not in sys.modules
 
 
@@ -71,7 +71,7 @@ def test_a_package_is_located_without_importing_it(tmp_path, monkeypatch):
 )
 def test_missing_files_are_named(raw, source, message):
     with pytest.raises(ValueError, match=message):
-        named_files(Source(**{key: value.format(raw=raw) for key, value in source.items()}))
+        source_files(Source(**{key: value.format(raw=raw) for key, value in source.items()}))
 
 
 def test_a_changed_file_stops_with_both_digests_and_keeps_the_old_folder(raw, tmp_path):

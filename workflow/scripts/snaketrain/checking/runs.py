@@ -108,7 +108,7 @@ class Checks:
             self.done[key] = found, self.findings.problems[before:]
         else:
             self.findings.problems.extend(self.done[key][1])  # of this run as well
-        return self.done[key][0]  # type: ignore[no-any-return]
+        return self.done[key][0]
 
     def check(self, run: Settings, tries: bool = True) -> None:
         train = run.train

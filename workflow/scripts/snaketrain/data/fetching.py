@@ -55,6 +55,11 @@ def report(found: FoundFiles, what: str, source: Source) -> None:
     print(f"{what}: {len(found.files)} files of {describe(source)}{checked}", *found.told(), sep="\n  ", flush=True)
 
 
+def source_files(source: Source) -> list[Path]:
+    """The files of a local path or an installed package, as absolute paths; nothing is imported or opened."""
+    return list(named_files(source).values())
+
+
 def misnamed_digests(source: Source, names: Iterable[str]) -> list[str]:
     """Problems with the file names in `source.sha256`, for a source with files of these `names`."""
     names = list(names)
@@ -110,7 +115,7 @@ def model_config(files: dict[str, Path]) -> Path | None:
 
 
 def named_files(source: Source) -> dict[str, Path]:
-    """Of a local path or an installed package: absolute paths by the name that each file gets in the fetched folder, sorted. Nothing is imported or opened."""
+    """Absolute paths by the name that each file gets in the fetched folder, sorted."""
     return local_files(source).files
 
 

@@ -29,7 +29,8 @@ def slices_of(predictions: Predictions, metric: str, confidence: float) -> list[
     measure, table = metric_of(metric, predictions), predictions.table
     if measure is None:
         return []
-    frequent = {column: table[column].value_counts().head(MOST) for column in table if column.startswith(SLICE)}
+    columns = [name for name in map(str, table.columns) if name.startswith(SLICE)]
+    frequent = {column: table[column].value_counts().head(MOST) for column in columns}
     found = [(column, value) for column, counts in frequent.items() for value, count in counts.items() if count >= FEWEST]
     of_each, whole = 1 - (1 - confidence) / max(1, len(found)), measure(np.ones(len(table)))
     slices = []

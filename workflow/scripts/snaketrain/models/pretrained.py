@@ -39,10 +39,10 @@ def make_model(model: JsonObject, folder: Path | None, always: JsonObject, at_ra
         if model.get("unread"):
             return unread_pretrained(cls, folder, given, model.get("adapters"))
         if not model.get("adapters"):
-            return cls.from_pretrained(folder, **given)  # type: ignore[no-any-return]
+            return cls.from_pretrained(folder, **given)
         module, found = cls.from_pretrained(folder, output_loading_info=True, **given)
         add_adapters(module, model["adapters"], not_loaded(found))  # which trains what the files lack as well, such as a new head
-        return module  # type: ignore[no-any-return]
+        return module
     config_class = getattr(cls, "config_class", None)
     if config_class is None:
         raise SystemExit(

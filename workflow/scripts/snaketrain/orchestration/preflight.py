@@ -13,7 +13,7 @@ from snaketrain.config.runs import WITH_NAMES, follows, mentions, read, settings
 from snaketrain.config.schema import Data, Settings, Source, Tracking
 from snaketrain.config.schema.of_extras import hooks, modules
 from snaketrain.config.secrets import environment_problems
-from snaketrain.data.fetching import describe, misnamed_digests, named_files
+from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.locations import address_problems
 from snaketrain.data.surveying import check
 from snaketrain.orchestration.effects import effect_problems
@@ -160,7 +160,7 @@ def local_files(data: Data) -> dict[str, list[Path]]:
     for split, source in data.sources.items():
         if not source.is_remote and source.use is None:
             try:
-                given[split] = list(named_files(source).values())
+                given[split] = source_files(source)
             except ValueError:  # reported where the sources are checked
                 continue
     return given

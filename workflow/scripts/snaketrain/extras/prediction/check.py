@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from snaketrain.config.errors import placed_in
 from snaketrain.config.schema import Settings
 from snaketrain.data.cells import BadData
-from snaketrain.data.fetching import named_files
+from snaketrain.data.fetching import source_files
 from snaketrain.data.reading import check_columns, readable
 from snaketrain.extras.prediction.settings import inputs_of
 from snaketrain.orchestration.named_code import TASKS, takes_generate, without_generation
@@ -44,8 +44,7 @@ def unreadable(run: Settings) -> Iterator[str]:
             reading = inputs.reading(run.data, inputs.asks_for_text(run.data) and takes_generate(run.train.task.use))
             try:
                 further = [("id", inputs.id)] if inputs.id else []
-                given = readable(list(named_files(inputs.source).values()), reading)
-                problems = check_columns(reading, "input", given, further=further)
+                problems = check_columns(reading, "input", readable(source_files(inputs.source), reading), further=further)
             except BadData as error:
                 problems = [str(error)]
         yield from (placed_in(f"predict.{name}", problem) for problem in problems)
