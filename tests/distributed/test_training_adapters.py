@@ -50,8 +50,8 @@ def pretrained(data, tmp_path_factory) -> Path:
     return folder / "model/manifest.json"
 
 
-def adapt(data: Path, pretrained: Path, folder: Path, processes: int = 1, **settings) -> dict[int, float]:
-    return train(data, folder, processes, model=MODEL, pretrained=pretrained, **(TRAIN | settings))
+def adapt(data: Path, pretrained: Path, folder: Path, processes: int = 1, model: Model = MODEL, **settings) -> dict[int, float]:
+    return train(data, folder, processes, model=model, pretrained=pretrained, **(TRAIN | settings))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def alone(data, pretrained, tmp_path_factory) -> Path:
     return folder
 
 
-def plain_losses(data: Path, pretrained: Path) -> dict[int, float]:
+def plain_losses(data: Path, pretrained: Path, **adapters) -> dict[int, float]:
     """The same training as peft's documentation writes it."""
     from peft import LoraConfig, get_peft_model
     from transformers import BertForSequenceClassification
@@ -72,7 +72,7 @@ def plain_losses(data: Path, pretrained: Path) -> dict[int, float]:
     plan, found = Plan.of(settings, splits.train.lengths), {}
     torch.manual_seed(settings.seed)
     base = BertForSequenceClassification.from_pretrained(pretrained.parent / "files", num_labels=2)
-    model = get_peft_model(base, LoraConfig(task_type="SEQ_CLS", r=RANK, lora_alpha=16, target_modules=TARGETS))
+    model = get_peft_model(base, LoraConfig(task_type="SEQ_CLS", r=RANK, lora_alpha=16, target_modules=TARGETS, **adapters))
     trained = [p for p in model.parameters() if p.requires_grad]
     decays = {True: settings.weight_decay, False: 0.0}
     groups = [{"params": [p for p in trained if (p.ndim > 1) == large], "weight_decay": decay} for large, decay in decays.items()]
@@ -126,6 +126,16 @@ def test_fsdp_with_a_model_that_no_process_builds(data, pretrained, alone, tmp_p
     assert found == pytest.approx(losses(alone), rel=1e-5)
     assert is_sharded(max((tmp_path / "training/checkpoints").glob("step-*")))
     check_selection(data, pretrained, tmp_path)
+
+
+def test_dora(data, pretrained, tmp_path):
+    """On two processes; the norms are trained, saved, merged, and read by peft."""
+    dora = Model(**MODEL.as_json | {"adapters": MODEL.adapters.as_json | {"use_dora": True}})
+    found = adapt(data, pretrained, tmp_path / "training", 2, dora, strategy="ddp")
+    assert found == pytest.approx(plain_losses(data, pretrained, use_dora=True), rel=1e-5)
+    assert found != pytest.approx(plain_losses(data, pretrained), rel=1e-3)
+    check_selection(data, pretrained, tmp_path)
+    assert sum(name.endswith("lora_magnitude_vector") for name in load_file(tmp_path / "selection/adapter/adapter_model.safetensors")) == 4
 
 
 READING = """

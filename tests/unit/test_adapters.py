@@ -37,6 +37,12 @@ def test_other_strategies_are_refused_with_one_line(strategy):
     assert f"model.adapters: was not tested with train.strategy `{strategy}`: use `single`, `ddp` or `fsdp`." in strategy_errors(run)
 
 
+def test_norms_of_sharded_matrices_are_refused():
+    model = ADAPTED | {"adapters": {"use_dora": True}}
+    run = read({"data": DATA, "model": model, "train": {"strategy": {"use": "fsdp"}}}).runs["default"].settings
+    assert "model.adapters.use_dora: was not tested with train.strategy `fsdp`: use `single` or `ddp`." in strategy_errors(run)
+
+
 def test_defaults_of_new_settings_make_no_result_stale():
     assert "adapters" not in Model().as_json and "average" not in Select().as_json
     assert Model(**ADAPTED).as_json["adapters"]["target_modules"] == ["query"] and Select(average=2).as_json["average"] == 2

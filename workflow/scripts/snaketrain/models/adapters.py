@@ -97,4 +97,8 @@ def describe_adapters(module: nn.Module, folder: Path) -> None:
 
 
 def to_peft(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"base_model.model.{name.replace(f'.{NAME}', '') if '.lora_' in name else name}": each for name, each in weights.items()}
+    return {f"base_model.model.{peft_name(name) if '.lora_' in name else name}": each for name, each in weights.items()}
+
+
+def peft_name(name: str) -> str:
+    return name.replace(f".{NAME}", "").replace("lora_magnitude_vector.weight", "lora_magnitude_vector")

@@ -165,6 +165,11 @@ class Adapters(Section):
     r: Positive = Field(8, description="rank of the matrices that are added")
     lora_alpha: Positive = Field(8, description="their output is scaled by `lora_alpha` / `r`")
     use_rslora: bool = Field(False, description="scale by `lora_alpha` / sqrt(`r`) instead")
+    use_dora: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="also train the norm of each row of the adapted matrices (DoRA); in one process, or with `ddp`",
+    )
     lora_dropout: Fraction = Field(0.0, description="dropout of their inputs")
     target_modules: list[Name] | StrictStr | None = Field(
         None,
