@@ -1,10 +1,14 @@
 """The examples in README and documentation run: tasks and configurations are extracted from them."""
 
+import ast
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import limits
 import pytest
 import yaml
 
@@ -12,6 +16,7 @@ from pipeline.workspace import REPOSITORY, snakemake
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Settings
 from snaketrain.config.schema.tasks import ModuleSettings
+from snaketrain.runtime.journal import read_events
 
 README, OWN_TASK, OWN_MODEL, NOTEBOOK = "README.md", "docs/own_task.md", "docs/own_model.md", "docs/notebook.md"
 
@@ -59,6 +64,19 @@ def test_the_configuration_of_a_module_is_valid():
     assert settings.select.metric in ModuleSettings.model_validate(settings.train.task.arguments).logged
     whole = yaml.safe_load((REPOSITORY / "config/examples/regression_regularised.yaml").read_text())["train"]["task"]["arguments"]
     assert shown["train"]["task"]["arguments"].keys() == whole.keys()
+
+
+@pytest.mark.slow
+def test_the_script_of_the_documentation_trains_on_two_processes(workspace, tmp_path):
+    for name in ("config", "results"):
+        (tmp_path / name).symlink_to(workspace / name)
+    (tmp_path / "on_two.py").write_text(block(NOTEBOOK, "python", "# on_two.py").replace("from_scratch", "small"))
+    done = subprocess.run([sys.executable, "on_two.py"], cwd=tmp_path, capture_output=True, text=True, timeout=limits.seconds(300))
+    assert done.returncode == 0, done.stderr
+    attempts = [event for event in read_events(tmp_path / "scratch/two/journal.jsonl")[0] if event["event"] == "attempt"]
+    assert [attempt["processes"] for attempt in attempts] == [2]
+    evaluated = json.loads((workspace / "results/runs/small/evaluation/dev_results.json").read_text())["metrics"]
+    assert ast.literal_eval(done.stdout.splitlines()[-1])["loss"] == pytest.approx(evaluated["loss"], rel=0.2), "its last step"
 
 
 def test_the_notebook_of_the_documentation_trains(workspace, tmp_path, monkeypatch):
