@@ -39,7 +39,7 @@ def snaketrain(folder: Path, *words: str, code: int = 0) -> str:
 
 def test_help_lists_each_command_of_the_core_and_of_the_extras(folder):
     text = snaketrain(folder, "--help")
-    for name in ("run", "check", "plan", "why", "status", "script", "ui", "predict", "publish", "reproduce", "clean", "export"):
+    for name in ("run", "check", "plan", "why", "diff", "status", "script", "ui", "predict", "publish", "reproduce", "clean", "export"):
         assert f"\n  {name} " in text
         usage, *others = snaketrain(folder, name, "--help").splitlines()
         assert usage.startswith(f"usage: snaketrain {name} [") and len(others) > 3
@@ -52,6 +52,15 @@ def test_why_says_which_settings_changed(folder):
     trained, *others = [line.split(maxsplit=2) for line in found.splitlines()]
     assert [trained, others[0]] == [["train_model", "small", "train.batch_size: 16 -> 8"], ["train.epochs:", "2.0", "-> 3.0"]]
     assert {line[0] for line in others} >= {"select_checkpoint", "evaluate_model"} and "other" not in found
+
+
+def test_diff_says_where_runs_part(folder):
+    found = snaketrain(folder, "diff", "small", "other").splitlines()
+    assert found[0] == "small and other part at step 1:"
+    assert found[1] == "  train.seed: 42 and 1"
+    assert found[2].startswith("Logged losses are equal up to step 0. The first that differs is eval/loss at step 0: ") and len(found) == 3
+    assert snaketrain(folder, "diff", "small", "small").splitlines()[-1].endswith("that both have logged are equal, to the bit.")
+    assert "Did you mean 'small'? There are: other, small." in snaketrain(folder, "diff", "smal", "other", code=1)
 
 
 def test_why_knows_the_runs(folder):
