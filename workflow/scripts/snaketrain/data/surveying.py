@@ -271,7 +271,7 @@ def check(data: Data, files: dict[str, list[Path]], needs_labels: bool = False) 
     """All problems of the data that can be found within seconds; `files` by split, as far as they exist. `needs_labels`: the test set does, too."""
     problems: list[str] = []
     known = set(data.labels) if data.labels is not None else None
-    for split in sorted(files, key=[*data.sources].index):
+    for split in sorted(files, key=("train", "dev", "test", *data.train_sets_of_extras).index):
         label = [("label", data.label)] if data.label and (needs_labels or split != "test") else []
         try:
             found = check_columns(data, split, readable(files[split], data), further=label)

@@ -32,6 +32,8 @@ def find_artifacts(database: Path, artifacts: Path) -> None:
     """Correct the absolute paths that MLflow keeps, after the project was moved or copied: files would be read and written at its old place."""
     here = location(artifacts)
     with contextlib.closing(sqlite3.connect(database)) as tables, tables:
+        if not tables.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone():  # MLflow says what it is instead
+            return
         folders = {place.rpartition("/")[0] for (place,) in tables.execute("SELECT artifact_location FROM experiments")}
         for there in sorted(each for each in folders - {here} if each.endswith(f"/{ARTIFACTS}")):
             for table, column in WITH_PATHS.items():

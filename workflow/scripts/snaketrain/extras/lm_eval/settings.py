@@ -41,5 +41,6 @@ def contradictions(run: "Settings") -> Iterator[str]:
         yield from bad_file_name("lm_eval.tasks", name)
     if twice := [name for number, name in enumerate(given.tasks) if name in given.tasks[:number]]:
         yield f"lm_eval.tasks names {twice[0]!r} twice: remove one of them"
-    if not given.tasks and (without_use := sorted(given.model_fields_set - {"tasks"})):
-        yield f"lm_eval.{without_use[0]} has no effect without lm_eval.tasks: name some, or remove it"
+    changed = [name for name, field in LmEval.model_fields.items() if getattr(given, name) != field.default]
+    if not given.tasks and changed:
+        yield f"lm_eval.{changed[0]} has no effect without lm_eval.tasks: name some, or remove it"
