@@ -58,6 +58,8 @@ PLUGIN = f"{PLUGIN_OF_SLURM}_steady"
 MLFLOW = {
     "snaketrain.extras.registry.registering",
     "snaketrain.extras.registry.served_classifier",
+    "snaketrain.extras.registry.served_writer",
+    "snaketrain.extras.registry.serving",
     "snaketrain.extras.reproduce.reproduce",
     "snaketrain.tracking.following",
     "snaketrain.tracking.mlflow_store",

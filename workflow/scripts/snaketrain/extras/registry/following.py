@@ -18,7 +18,7 @@ PROGRAM = Path(__file__).with_name("registering.py")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-models", action="store_true", help="do not register the best text classifier in the model registry")
+    parser.add_argument("--no-models", action="store_true", help="do not register the best model in the model registry")
 
 
 def words(given: "Tracking | argparse.Namespace") -> list[str]:

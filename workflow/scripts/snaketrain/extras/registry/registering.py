@@ -2,29 +2,22 @@
 
 import argparse
 import json
-import logging
 import os
-import shutil
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 
-import mlflow
 from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model
-from mlflow.types import ColSpec, Schema
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # the package's folder
 
-from snaketrain.labels import label_kinds
+from snaketrain.extras.registry.serving import save, served_as
 from snaketrain.runtime.credentials import hidden, hide_in_tracebacks, resolved
-from snaketrain.runtime.manifests import read_manifest, read_result, write_checked, write_json
-from snaketrain.runtime.stages import by_name
-from snaketrain.runtime.strict_json import Json, JsonObject
+from snaketrain.runtime.manifests import read_manifest, read_result, write_checked
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked
 from snaketrain.tracking.mlflow_store import Store, training_run
 from snaketrain.tracking.stage_results import Evaluated
@@ -125,19 +118,11 @@ def is_due(folder: Path, uri: str, run_id: str) -> bool:
     if tracked.manifest(folder / "selection/manifest.json") is None:  # the next start of the workflow selects again
         return False
     before = tracked.read_json(folder / "selection/.registered.json") or {}
-    return is_servable(folder) and not decided_on(folder, uri, run_id).items() <= before.items()
+    return not decided_on(folder, uri, run_id).items() <= before.items() and is_servable(folder)
 
 
 def is_servable(folder: Path) -> bool:
-    """Whether it is a classifier of texts or pairs that transformers can load."""
-    run = tracked.read_json(folder / "training/run.json") or {}
-    prepared = tracked.prepared(run, folder.resolve().parents[1])
-    if prepared is None:
-        return False
-    kind = label_kinds().get(str(prepared.facts.get("label_kind")))
-    model = folder / "selection/model"
-    weights = (model / "model.safetensors").is_file() or (model / "model.safetensors.index.json").is_file()
-    return kind is not None and kind.served and weights and (model / "config.json").is_file() and (model / "tokenizer.json").is_file()
+    return served_as(folder) is not None
 
 
 def finished_json(path: Path) -> JsonObject:
@@ -194,11 +179,10 @@ def log_model(folder: Path, run: JsonObject, run_id: str, store: Store) -> str:
     tags = {"pipeline.data": str(run["data"]["content"]), "pipeline.content": read_manifest(folder / "selection/manifest.json").content}
     found = store.model(experiment, run_id, name, tracked.params(run["settings"]), tags)
     if found.status != LoggedModelStatus.READY:
-        prepared = tracked.prepared(run, folder.resolve().parents[1])
-        longest = prepared.facts.get("max_length") if prepared else None
-        pairs = prepared is not None and len(by_name(prepared.settings).get("data.text") or ()) == 2
+        served = served_as(folder)
+        assert served, "only what is servable is registered"
         with tempfile.TemporaryDirectory() as temporary:
-            save(folder / "selection/model", Path(temporary, "saved"), longest, pairs, name, found.model_id)
+            save(folder / "selection/model", Path(temporary, "saved"), served, name, found.model_id)
             store.client.log_model_artifacts(found.model_id, f"{temporary}/saved")
         store.client.finalize_logged_model(found.model_id, LoggedModelStatus.READY)
     outputs = store.get(run_id).outputs
@@ -208,64 +192,6 @@ def log_model(folder: Path, run: JsonObject, run_id: str, store: Store) -> str:
         data = tracked.dataset(run, None)
         store.points(run_id, results.points(), (found.model_id, data["name"], data["digest"]))
     return str(found.model_id)
-
-
-# --- The model as a folder in MLflow's format: as a plain function of texts, and as a transformers pipeline, with one copy of the weights.
-
-EXAMPLE: Json = ["a touching film"]
-EXAMPLE_OF_PAIRS: Json = [{"text": "a touching film", "text_pair": "it moved me"}]
-REQUIRED = ("mlflow", "torch", "transformers", "tokenizers", "safetensors", "numpy")
-ANSWERS = Schema([ColSpec("string", "label"), ColSpec("double", "score")])
-FILES = "model"  # the folder of the weights, among the artifacts
-
-
-def save(model: Path, folder: Path, longest: int | None, pairs: bool, name: str, model_id: str) -> None:
-    """`model`: a folder as `save_pretrained` writes it; `longest`: the number of tokens to which texts, or `pairs` of them, are cut."""
-    logging.getLogger("mlflow").setLevel(logging.ERROR)
-    files = folder.parent / FILES
-    shutil.copytree(model, files, ignore=shutil.ignore_patterns("*.pt"))  # only training needs these
-    mlflow.pyfunc.save_model(
-        folder,
-        python_model=str(Path(__file__).with_name("served_classifier.py")),
-        artifacts={"model": str(files)},
-        pip_requirements=[f"{package}=={metadata.version(package).partition('+')[0]}" for package in REQUIRED],  # inferring takes long
-        model_config={"max_length": longest, "pairs": pairs},
-    )
-    described = Model.load(folder)
-    described.model_id = model_id
-    described.signature.outputs = ANSWERS  # in place: another signature would forget that its inputs are those of the type hint
-    add_pipeline(described, folder, name)
-    add_example(described, folder, EXAMPLE_OF_PAIRS if pairs else EXAMPLE)
-    described.save(folder / "MLmodel")
-
-
-def add_pipeline(described: Model, folder: Path, name: str) -> None:
-    """So that `mlflow.transformers.load_model` loads it too."""
-    import transformers  # takes seconds, and the follower does not need it
-
-    files = folder / "artifacts" / FILES
-    tokenizer = transformers.AutoTokenizer.from_pretrained(files, local_files_only=True)
-    tokenizer.save_pretrained(folder / "components/tokenizer")
-    described.add_flavor(
-        mlflow.transformers.FLAVOR_NAME,
-        transformers_version=transformers.__version__,
-        code=None,
-        task="text-classification",
-        instance_type="TextClassificationPipeline",
-        pipeline_model_type=finished_json(files / "config.json")["architectures"][0],
-        source_model_name=name,
-        model_binary=str(files.relative_to(folder)),
-        components=["tokenizer"],
-        tokenizer_type=type(tokenizer).__name__,
-    )
-
-
-def add_example(described: Model, folder: Path, example: Json) -> None:
-    """What `save_model` does with an example, except that it would load the model and predict first, which takes many times as long."""
-    kept = {"artifact_path": "input_example.json", "serving_input_path": "serving_input_example.json"}
-    for name, content in zip(kept.values(), (example, {"inputs": example}), strict=True):
-        write_json(folder / name, content)
-    described.saved_input_example_info = {"type": "json_object", **kept}
 
 
 def main() -> None:

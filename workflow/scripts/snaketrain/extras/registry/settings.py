@@ -8,8 +8,8 @@ FIELDS = {
             bool,
             Field(
                 True,
-                description="whether the best classifier of texts or pairs of an experiment is registered in MLflow's model registry, ready to be "
-                "served",
+                description="whether the best classifier of texts or pairs, or model that writes text, of an experiment is registered in MLflow's "
+                "model registry, ready to be served",
             ),
         )
     }
