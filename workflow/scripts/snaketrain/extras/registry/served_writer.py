@@ -5,6 +5,7 @@ tokens that the extra `prediction` makes of it, and answers are generated as in 
 """
 
 import json
+import re
 from typing import Any
 
 import mlflow
@@ -58,12 +59,13 @@ class TextWriter(PythonModel):
             raise invalid(
                 'Give each chat as JSON, \'[{"role": "user", "content": "..."}]\', up to where the assistant is to speak.'
             ) from None
-        answered, known = [*messages, {"role": ASSISTANT, "content": ANSWER}], self.tokenizer.special_tokens_map
-        template = {"chat_template": self.tokenizer.chat_template, "return_assistant_tokens_mask": True}
-        (whole,), (marked,) = render_jinja_template([answered], **template, **known)
-        prompt = (
-            whole[: marked[-1][0]] if marked else self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        )
+        template = self.tokenizer.chat_template
+        if re.search(r"\{%-?\s*generation\s*-?%\}", template):
+            given = {"chat_template": template, "return_assistant_tokens_mask": True, **self.tokenizer.special_tokens_map}
+            (whole,), (marked,) = render_jinja_template([[*messages, {"role": ASSISTANT, "content": ANSWER}]], **given)
+            prompt = whole[: marked[-1][0]]
+        else:
+            prompt = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return list(self.tokenizer(prompt, add_special_tokens=False)["input_ids"])
 
     def answer(self, prompt: list[int], settings: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import mlflow
+import pandas
 import pytest
 import torch
 from mlflow.exceptions import MlflowException
@@ -76,6 +77,7 @@ def test_answers_are_those_of_predict(tmp_path, tiny_tokenizer, task, data):
     loaded = saved(tmp_path, served)
     answers = loaded.predict(SENTENCES)
     assert answers == predicted(tmp_path, model, "text", SENTENCES) and len(set(answers)) > 2
+    assert loaded.predict(pandas.DataFrame({"prompt": SENTENCES})) == answers
     beams = {"num_beams": 3, "max_new_tokens": 3, "length_penalty": 2.0}
     assert loaded.predict(SENTENCES * 9, params=beams) == predicted(tmp_path, model, "text", SENTENCES, **beams) * 9
     with pytest.raises(MlflowException, match="A prompt is empty"):
@@ -99,6 +101,10 @@ def test_chats_are_answered_as_by_predict(tmp_path, template):
     loaded = saved(tmp_path, served)
     answers = loaded.predict(list(map(json.dumps, CHATS)))
     assert answers == predicted(tmp_path, model, "chat", CHATS) and len(set(answers)) > 1
+    if template == PLAIN:  # the other one ignores that a prompt is asked for
+        pipeline = mlflow.transformers.load_model(str(tmp_path / "mlflow/saved"))
+        greedily = pipeline(CHATS, do_sample=False, return_full_text=False, **GENERATE)
+        assert [found["generated_text"].removesuffix("<|im_end|>").strip() for (found,) in greedily] == answers
     assert json.loads(loaded.input_example[0])[0]["role"] == "user"
     with pytest.raises(MlflowException, match="up to where the assistant is to speak"):
         loaded.predict([json.dumps(CHAT)])
