@@ -6,7 +6,7 @@ tokens that the extra `prediction` makes of it, and answers are generated as in 
 
 import json
 import re
-from typing import Any
+from typing import Any, cast
 
 import mlflow
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
@@ -59,10 +59,10 @@ class TextWriter(PythonModel):
             raise invalid(
                 'Give each chat as JSON, \'[{"role": "user", "content": "..."}]\', up to where the assistant is to speak.'
             ) from None
-        template = self.tokenizer.chat_template
+        template, render = self.tokenizer.chat_template, cast(Any, render_jinja_template)  # which declares to return a text
         if re.search(r"\{%-?\s*generation\s*-?%\}", template):
             given = {"chat_template": template, "return_assistant_tokens_mask": True, **self.tokenizer.special_tokens_map}
-            (whole,), (marked,) = render_jinja_template([[*messages, {"role": ASSISTANT, "content": ANSWER}]], **given)
+            (whole,), (marked,) = render([[*messages, {"role": ASSISTANT, "content": ANSWER}]], **given)
             prompt = whole[: marked[-1][0]]
         else:
             prompt = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
