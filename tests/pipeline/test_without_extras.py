@@ -41,10 +41,10 @@ def test_a_workflow_runs_without_any_extra(tmp_path):
 def test_without_an_extra_nothing_is_stale_that_does_not_run_its_code(name, tmp_path, workspace):
     folder = without_registry(Path(shutil.copytree(workspace, tmp_path / "project", symlinks=True)))
     done = snakemake(folder, "--dry-run", snakefile=code_without([name], tmp_path / "code"))
-    prepares, compares = (
+    fetches, prepares, compares = (
         any(each.startswith(f"snaketrain.extras.{name}.") for each in code_digests(SCRIPTS / script))
-        for script in ("prepare_data.py", "compare_runs.py")
+        for script in ("fetch_data.py", "prepare_data.py", "compare_runs.py")
     )
     assert ("Nothing to be done" in done.stdout + done.stderr) != (prepares or compares)
     assert ("rule train_model" in done.stdout) == prepares
-    assert ("rule prepare_data" in done.stdout) == prepares and "rule fetch_data" not in done.stdout
+    assert ("rule prepare_data" in done.stdout) == prepares and ("rule fetch_data" in done.stdout) == fetches

@@ -30,6 +30,8 @@ def location(folder: Path) -> str:
 
 def find_artifacts(database: Path, artifacts: Path) -> None:
     """Correct the absolute paths that MLflow keeps, after the project was moved or copied: files would be read and written at its old place."""
+    if not artifacts.is_dir():  # a copy of the database alone, to look at it
+        return
     here = location(artifacts)
     with contextlib.closing(sqlite3.connect(database)) as tables, tables:
         if not tables.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone():  # MLflow says what it is instead
