@@ -813,6 +813,9 @@ def test_artifacts_of_a_project_that_was_moved_or_copied(tmp_path, name, capsys)
     added = set((after / "mlartifacts").rglob("*.json")) - files
     assert [path.parent.name for path in added] == ["again"]
     assert not (before / "mlartifacts/tests").exists()
+    (linked := tmp_path / "link").symlink_to(after)
+    with readable(f"sqlite:///{linked}/mlflow.db"):
+        assert "came from" not in capsys.readouterr().out, "the same place by another name"
 
 
 def test_a_process_that_is_killed_while_it_creates_a_database_leaves_none(tmp_path):

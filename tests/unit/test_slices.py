@@ -32,7 +32,7 @@ def test_accuracy_by_value():
     assert (web.apart, book.apart, empty.apart) == ("above", "below", "above") and empty.low < 1 == empty.high
 
 
-def test_other_metrics_are_resampled():
+def test_other_metrics_are_resampled(capsys):
     right = np.arange(400) % 4 > 0
     predictions = replace(of_classes(["one"] * 200 + ["two"] * 200, right), form=None)
     first, second = slices_of(predictions, "loss", 0.95)
@@ -40,6 +40,7 @@ def test_other_metrics_are_resampled():
     error = 1.5 * np.sqrt(0.25 * 0.75 / 200) * 2.2414  # of the 97.5 % interval: two slices
     assert (first.high - first.low) / 2 == pytest.approx(error, rel=0.15)
     assert slices_of(predictions, "no_such_metric", 0.95) == []
+    assert capsys.readouterr().out.startswith("data.slices: not shown, since no_such_metric cannot be computed")
 
 
 def test_equal_slices_are_seldom_called_apart():

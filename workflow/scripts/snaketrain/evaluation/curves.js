@@ -77,6 +77,7 @@ function chart(figure, curves) {
     outline({width: 0, height: 0});
     draw();
   };
+  svg.onpointercancel = () => { pressed = null; outline({width: 0, height: 0}); };  // a finger that scrolls the page
   svg.ondblclick = () => { [x0, x1, y0, y1] = whole(curves); draw(); };
   near.before(svg);
   draw();

@@ -27,9 +27,11 @@ class Slice:
 def slices_of(predictions: Predictions, metric: str, confidence: float) -> list[Slice]:
     """Of values with enough examples. With n of them, each interval is of 1 - (1 - confidence) / n (Bonferroni)."""
     measure, table = metric_of(metric, predictions), predictions.table
-    if measure is None:
-        return []
     columns = [name for name in map(str, table.columns) if name.startswith(SLICE)]
+    if measure is None:
+        if columns:
+            print(f"data.slices: not shown, since {metric} cannot be computed from the predictions that were saved.", flush=True)
+        return []
     frequent = {column: table[column].value_counts().head(MOST) for column in columns}
     found = [(column, value) for column, counts in frequent.items() for value, count in counts.items() if count >= FEWEST]
     of_each, whole = 1 - (1 - confidence) / max(1, len(found)), measure(np.ones(len(table)))

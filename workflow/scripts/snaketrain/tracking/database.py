@@ -7,6 +7,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.file_systems import has_locks, kind
@@ -38,6 +39,9 @@ def find_artifacts(database: Path, artifacts: Path) -> None:
             return
         folders = {place.rpartition("/")[0] for (place,) in tables.execute("SELECT artifact_location FROM experiments")}
         for there in sorted(each for each in folders - {here} if each.endswith(f"/{ARTIFACTS}")):
+            with contextlib.suppress(OSError):  # that place is not there any more
+                if os.path.samefile(unquote(there.removeprefix("file://")) if there.startswith("file:") else there, artifacts):
+                    continue  # by another name, such as a link
             for table, column in WITH_PATHS.items():
                 below = f"substr({column}, {len(there) + 1})"
                 tables.execute(f"UPDATE {table} SET {column} = ? || {below} WHERE {column} = ? || {below}", (here, there))

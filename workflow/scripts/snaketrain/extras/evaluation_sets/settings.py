@@ -40,7 +40,7 @@ class EvaluationSet(ReadFiles, Examples):
     def reading(self, data: Data) -> Data:
         """The settings of the training data with these instead."""
         given = {name: getattr(self, name) for name in ("target", "label", "labels", "where") if getattr(self, name) is not None}
-        return data.of_set(self.examples, self.limit, **self.differences, **given)
+        return data.of_set(self.examples, self.limit, slices=[], **self.differences, **given)
 
     def contradictions(self) -> Iterator[str]:
         yield from super().contradictions()

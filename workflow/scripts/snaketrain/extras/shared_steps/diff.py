@@ -166,9 +166,14 @@ def by_rates(one: Recorded, other: Recorded) -> Iterator[Cause]:
     plans = one.plan, other.plan
     for step in range(1, min(plan.steps for plan in plans) + 1):
         if step_content(plans[0], step, cadence=False) != step_content(plans[1], step, cadence=False):
-            rates = " and ".join(f"{plan.learning_rate_at(step):.6g}" for plan in plans)
+            rates = [plan.learning_rate_at(step) for plan in plans]
+            what = (
+                f"learning rate {rates[0]:.6g} and {rates[1]:.6g}"
+                if rates[0] != rates[1]
+                else "rates of groups, or what batches are taken from"
+            )
             why = ", ".join(f"train.{name} {shown(trains[0].get(name))} and {shown(trains[1].get(name))}" for name in names)
-            yield Cause(step, f"learning rate {rates}: {why}")
+            yield Cause(step, f"{what}: {why}")
             return
 
 
