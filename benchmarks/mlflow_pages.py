@@ -1,9 +1,10 @@
 """How long MLflow's pages take to open with a thousand trainings, at the addresses that a workflow prints, in a real browser.
 
-The runs are written here, sent to MLflow by the follower, and shown by `snaketrain ui`. From the time of each page, that of an empty page
-of the same server is taken away: what the browser needs to start. Goal: 3 seconds.
+The runs are written here, sent to MLflow by the follower, and shown by `snaketrain ui`. A page is open once what it is about stands on it:
+the first time with an empty cache, then as for somebody who looks again. Goal: 3 seconds.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -13,9 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from harness import SCRIPTS, command_line, judge, write_figures
 from workspace import make_workspace
@@ -25,7 +28,8 @@ from snaketrain.tracking.mlflow_store import Store
 
 GOAL = 3.0
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000", "--window-size=1600,1200", "--dump-dom")
+OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1600,1200", "--remote-debugging-pipe")
+LONGEST = 120.0  # seconds
 SHOWN = {"all": "matching runs", "curves": "train/loss", "seeds": "matching runs"}  # what stands on a page once it is complete
 
 
@@ -46,12 +50,47 @@ def served(uri: str) -> Iterator[int]:
         server.wait()
 
 
-def seconds_to_open(address: str, awaited: str) -> float:
-    began = time.perf_counter()
-    content = subprocess.run([str(BROWSER), *OPTIONS, address], capture_output=True, text=True).stdout
-    if awaited not in content:
-        raise SystemExit(f"{address}: {awaited!r} is not on the page")
-    return time.perf_counter() - began
+class Browser:
+    """Chromium with a profile of its own, told what to do by its DevTools protocol over two pipes."""
+
+    def __init__(self, profile: Path):
+        commands, self.commands = os.pipe()
+        self.answers, answers = os.pipe()
+        words = ["bash", "-c", f'exec "$0" "$@" 3<&{commands} 4>&{answers}', str(BROWSER), *OPTIONS, f"--user-data-dir={profile}"]
+        self.process = subprocess.Popen(words, pass_fds=(commands, answers), stderr=subprocess.DEVNULL, start_new_session=True)
+        os.close(commands)
+        os.close(answers)
+        self.number, self.read = 0, b""
+        page = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        self.session = {"sessionId": self.ask("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]}
+
+    def ask(self, method: str, session: Mapping[str, str] = MappingProxyType({}), **parameters: object) -> dict[str, Any]:
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": parameters, **session}
+        os.write(self.commands, json.dumps(message).encode() + b"\0")
+        while True:
+            while b"\0" not in self.read:
+                self.read += os.read(self.answers, 1 << 20)
+            line, _, self.read = self.read.partition(b"\0")
+            if (answer := json.loads(line)).get("id") == self.number:
+                return dict(answer["result"])
+
+    def seconds_to_open(self, address: str, awaited: str) -> float:
+        self.ask("Page.navigate", self.session, url="about:blank")
+        began = time.perf_counter()
+        self.ask("Page.navigate", self.session, url=address)
+        shown = {"expression": f"document.body?.innerText.includes({json.dumps(awaited)})"}
+        while not self.ask("Runtime.evaluate", self.session, **shown)["result"].get("value"):
+            if time.perf_counter() - began > LONGEST:
+                raise SystemExit(f"{address}: {awaited!r} is not on the page after {LONGEST:g} seconds")
+            time.sleep(0.05)
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self.commands)
+        os.close(self.answers)
 
 
 def main() -> None:
@@ -70,12 +109,17 @@ def main() -> None:
         with served(uri) as port:
             told = [line.split() for line in follower.addresses(f"http://127.0.0.1:{port}")]
             addresses = {words[0]: words[-1] for words in told}
-            pages = {"empty": (f"http://127.0.0.1:{port}/health", "OK")} | {name: (addresses[name], text) for name, text in SHOWN.items()}
-            taken = {name: [seconds_to_open(*page) for _ in range(args.turns + 1)][1:] for name, page in pages.items()}
-    seconds = {name: round(statistics.median(each), 2) for name, each in taken.items()}
-    found = {name: round(each - seconds["empty"], 2) for name, each in seconds.items() if name != "empty"}
-    write_figures(args.output, {"runs": args.runs, "turns": args.turns, "an empty page, s": seconds["empty"], "beyond that, s": found})
-    judge({f"{name} opens within {GOAL:g} s": each <= GOAL for name, each in found.items()})
+            first, again = {}, {}
+            for name, text in SHOWN.items():
+                with (
+                    tempfile.TemporaryDirectory(prefix="profile-", ignore_cleanup_errors=True) as profile,
+                    closing(Browser(Path(profile))) as browser,
+                ):
+                    first[name], *more = (browser.seconds_to_open(addresses[name], text) for _ in range(args.turns + 1))
+                    again[name] = statistics.median(more)
+    found = {when: {name: round(each, 2) for name, each in taken.items()} for when, taken in (("first", first), ("again", again))}
+    write_figures(args.output, {"runs": args.runs, "turns": args.turns, "seconds": found})
+    judge({f"{name} opens within {GOAL:g} s, {when}": each <= GOAL for when, taken in found.items() for name, each in taken.items()})
 
 
 if __name__ == "__main__":
