@@ -49,7 +49,8 @@ BESIDE_THE_SECTIONS = """## `datasets`, `runs`, `sweeps`
 | `datasets` | mapping of names to [`data`](#data) | `data: NAME` picks one, for all runs or in one of `runs` |
 | `runs` | mapping of names to settings | what each run changes: nested settings are merged into the sections, dotted ones such as `train.seed` replace |
 | `sweeps` | mapping of names to mappings of dotted settings to lists | one run of every combination of the values |
-| `search` | mapping of names | stops the runs of a [sweep](#search-for-a-sweep-by-its-name) early, or [samples](#search-with-a-space) runs |"""
+| `search` | mapping of names | stops the runs of a [sweep](#search-for-a-sweep-by-its-name) early, or [samples](#search-with-a-space) runs |
+| `verdicts` | mapping of names | trains two of `runs` with more seeds [until one is better](#verdicts-for-a-comparison-by-any-name) |"""
 MARKS = ("<!-- rulegraph -->", "<!-- /rulegraph -->")
 PLAIN = {"int": "integer", "float": "number", "str": "string", "bool": "`true` or `false`", "Any": "anything", "NoneType": "null"}
 

@@ -43,6 +43,7 @@ def test_accepts_ours(schema, file):
         {"train": {"schedule": "cosine", "metrics": ["f1", "accuracy"]}, "data": "films", "datasets": {"films": {"text": "review"}}},
         {"runs": {"plain": None, "wide": {"train": {"batch_size": 64}, "model.arguments.hidden_size": 8, "train.metrics.f1.mode": "max"}}},
         {"sweeps": {"rate": {"train.learning_rate": [1e-5, 3e-5], "data": ["films", "books"]}}},
+        {"verdicts": {"warmup": {"runs": ["a", "b"]}}},
         {"search": {"rate": {}, "wide": {"space": {"train.learning_rate": {"low": 1e-6, "high": 1e-3}}}}},
     ],
     ids=str,
@@ -64,6 +65,7 @@ def test_accepts(schema, config):
         ({"sweeps": {"a": {"train.seed": 3}}}, "$.sweeps.a['train.seed']"),
         ({"datasets": {"films": {"txt": "review"}}}, "$.datasets.films"),
         ({"search": {"rate": {"kep": 0.5}}}, "$.search.rate"),
+        ({"verdicts": {"warmup": {"runs": ["a"]}}}, "$.verdicts.warmup.runs"),
     ],
     ids=str,
 )

@@ -51,6 +51,7 @@ def main(args: Namespace) -> None:
     }
     runs = [comparing.read_run(args.runs_root / name, sets[name]) for name in args.runs]
     looks = verdicts.Looks.read(folder / LOOKS)
+    verdicts.count_looks(looks, runs, [names for decision in decisions.values() for names in decision.facts.get("looks", [])])
     made = compare(runs, args.runs_root, unfinished, stopped, looks)
     looks.write(folder / LOOKS)  # before anybody sees the verdict
     if unfinished:

@@ -36,6 +36,7 @@ class Difference:
     significant: bool
     test: str  # by which it was tested, in words
     level: float = ERROR_RATE
+    error: float = 0.0  # standard error of the gap, of a test over seeds
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def over_seeds(ours: Sequence[float], theirs: Sequence[float], rows: Rows | None
     freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts) if variance else 1.0
     half = student(1 - level / 2, freedom) * math.sqrt(variance)
     # without any variance there is nothing to judge by, such as seeds that agree on a small test set, or make no difference
-    return Difference(gap - half, gap + half, abs(gap) > half > 0, test, level)
+    return Difference(gap - half, gap + half, abs(gap) > half > 0, test, level, math.sqrt(variance))
 
 
 def student(share: float, degrees: float) -> float:

@@ -1,10 +1,22 @@
 """States in a few sentences which configuration is best, by how much, and whether that is more than chance."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from snaketrain.evaluation.comparing import Row, SeedGroup, best_first, by_examples, comparable, dev_value
+from snaketrain.evaluation.comparing import (
+    FinishedRun,
+    Row,
+    SeedGroup,
+    best_first,
+    by_examples,
+    comparable,
+    dev_value,
+    ranked,
+    row,
+    seed_groups,
+)
 from snaketrain.evaluation.paired import ERROR_RATE, Contender, Difference, difference, level_of
 from snaketrain.evaluation.predictions import Predictions, of_the_same_examples
 from snaketrain.runtime.manifests import digest, read_if_intact, write_checked
@@ -37,12 +49,24 @@ class Looks:
         return known.index(seeds) + 1
 
 
+class Judged(NamedTuple):
+    """What is said of the best two."""
+
+    words: str
+    gap: float = 0.0  # by which the best on the development set is ahead where they are tested
+    tested: Difference | None = None
+
+    @property
+    def is_better(self) -> bool:
+        return self.gap > 0 and self.tested is not None and self.tested.significant
+
+
 def verdict(groups: list[SeedGroup], predicted: Predicted, looks: Looks | None = None) -> str:
     """One or two sentences for each set of runs that can be compared; mixed ones are not. `looks` gains those of this verdict."""
     looks = looks or Looks()
     groups = [group for group in groups if not any(member.get("mixed") for member in group["members"])]
     several = differing_examples(groups)
-    found = {by: gap_between_the_best(here, *by[1:], predicted, looks) for by, here in comparable(groups).items() if len(here) > 1}
+    found = {by: gap_between_the_best(here, *by[1:], predicted, looks).words for by, here in comparable(groups).items() if len(here) > 1}
     if len(groups) < 2:
         return "There is only one configuration: nothing to compare it with."
     if not found:
@@ -61,19 +85,45 @@ def differing_examples(groups: list[SeedGroup]) -> str:
     return f" Development sets of other examples are not ranked against each other ({named})."
 
 
-def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str, predicted: Predicted, looks: Looks) -> str:
+def of_two(runs: list[FinishedRun], predicted: Predicted, looks: Looks, seen: Sequence[Collection[str]]) -> Judged:
+    """The verdict on two configurations. `seen`: the runs with which they were looked at before."""
+    count_looks(looks, runs, seen)
+    groups = seed_groups(runs, ranked(list(map(row, runs))))
+    if len(groups) != 2 or len(comparable(groups)) != 1:
+        raise SystemExit(
+            f"{' and '.join(group['run'] for group in groups)}: cannot be compared, since they are not two configurations with the same data and metric."
+        )
+    [((_, metric, mode), _)] = comparable(groups).items()
+    return gap_between_the_best(groups, metric, mode, predicted, looks)
+
+
+def count_looks(looks: Looks, runs: list[FinishedRun], seen: Sequence[Collection[str]]) -> None:
+    """`seen`: the runs of each earlier look, which decided whether there would be more."""
+    for names in seen:
+        earlier = [run for run in runs if run["run"] in names]
+        for (_, metric, _), groups in comparable(seed_groups(earlier, ranked(list(map(row, earlier))))).items():
+            looks.number(*compared(groups, tested_on(groups, metric), metric))
+
+
+def tested_on(groups: Sequence[SeedGroup], metric: str) -> str:
+    return "test" if all(is_number(group.get(f"test_{metric}")) for group in groups) else "dev"
+
+
+def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str, predicted: Predicted, looks: Looks) -> Judged:
     best, second = best_first(groups, metric, mode)[:2]
-    split = "test" if all(is_number(g.get(f"test_{metric}")) for g in (best, second)) else "dev"
+    split = tested_on((best, second), metric)
     ours, theirs = best.get(f"{split}_{metric}"), second.get(f"{split}_{metric}")
     if not (is_number(ours) and is_number(theirs)):
-        return f"{best['run']} is best on the development set, but its {spoken(metric)} is missing, so it is unknown by how much."
+        return Judged(f"{best['run']} is best on the development set, but its {spoken(metric)} is missing, so it is unknown by how much.")
     contenders = [contender(group, split, metric, predicted) for group in (best, second)]
     figures = f"{split} {spoken(metric)} {rounded(ours)} against {rounded(theirs)}{seeds_of((best, second), contenders)}"
     higher_first = contenders if mode == "max" else contenders[::-1]  # so that a positive gap is an advantage
     if of_other_examples((best, second), split, contenders):
-        return f"{best['run']} and {second['run']}: {figures}. Their {split} sets have different examples or labels, so there is no order between them."
+        return Judged(
+            f"{best['run']} and {second['run']}: {figures}. Their {split} sets have different examples or labels, so there is no order between them."
+        )
     if identical(contenders):
-        return f"{best['run']} and {second['run']} predict the same: {figures}."
+        return Judged(f"{best['run']} and {second['run']} predict the same: {figures}.")
     gap = ours - theirs if mode == "max" else theirs - ours
     one_seed_each = all(len(each.values) == 1 for each in contenders)  # a test of two models, which no further seed repeats
     # also of all configurations together, of which with more seeds two others may be the best
@@ -83,7 +133,7 @@ def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str, predic
         words = advantage(best["run"], second["run"], figures, gap, tested, one_seed_each)
     else:
         words = f"{best['run']} {standing(best, second, metric)} {second['run']}: {figures}{behind(gap, tested)}."
-    return words + (again(look) if look > 1 else "")
+    return Judged(words + (again(look) if look > 1 else ""), gap, tested)
 
 
 def compared(groups: Sequence[SeedGroup], split: str, metric: str) -> tuple[str, Json]:
@@ -169,11 +219,11 @@ def interval(tested: Difference) -> str:
 def below_baseline(rows: list[Row]) -> dict[str, str]:
     """Runs that a constant answer equals or beats, each with its figures."""
     found = {}
-    for row in rows:
-        metric, split = row["selected_by"], "test" if is_number(row.get("test_baseline")) else "dev"
-        value, baseline = row.get(f"{split}_{metric}"), row.get(f"{split}_baseline")
-        if is_number(value) and is_number(baseline) and (value <= baseline if row["mode"] == "max" else value >= baseline):
-            found[row["run"]] = f"{split} {spoken(metric)} {rounded(value)} against {rounded(baseline)}"
+    for line in rows:
+        metric, split = line["selected_by"], "test" if is_number(line.get("test_baseline")) else "dev"
+        value, baseline = line.get(f"{split}_{metric}"), line.get(f"{split}_baseline")
+        if is_number(value) and is_number(baseline) and (value <= baseline if line["mode"] == "max" else value >= baseline):
+            found[line["run"]] = f"{split} {spoken(metric)} {rounded(value)} against {rounded(baseline)}"
     return found
 
 
