@@ -415,7 +415,7 @@ EXTRAS: dict[str, dict] = {
     "more sets": {"evaluation_sets": {"some": {"path": "test.csv"}}},
     "search": {"sweeps": {"s": {"train.seed": [1, 2, 3]}}, "search": {"s": {}}},
     "sampling": {"search": {"s": {"space": {"train.learning_rate": {"low": 1e-5, "high": 1e-3}}}}},
-    "verdicts": {"runs": {"a": {}, "b": {"train.seed": 5}}, "verdicts": {"v": {"runs": ["a", "b"], "looks": [2]}}},
+    "verdicts": {"runs": {"a": {}, "b": {"train.epochs": 2}}, "verdicts": {"v": {"runs": ["a", "b"], "looks": [2]}}},
     "average of checkpoints": {"select.average": 2},
 }
 
