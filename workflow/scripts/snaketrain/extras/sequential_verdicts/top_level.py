@@ -8,7 +8,7 @@ from pydantic import Field
 from snaketrain.config.errors import bad_name, nearest, problems_of, shown
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.sweeps import Change, of_dev_sets
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 KEY = "verdicts"
 SEED = "train.seed"
@@ -44,6 +44,18 @@ def with_seed(run: str, number: int) -> str:
     return f"{run}-seed+{number}"
 
 
+def seed_of(settings: Json, default: Json) -> Json:
+    """As given with a dotted name, or below `train`."""
+    train = settings.get("train") if isinstance(settings, dict) else None
+    below = train.get("seed", default) if isinstance(train, dict) else default
+    return settings.get(SEED, below) if isinstance(settings, dict) else None
+
+
+def reseeded(settings: JsonObject, seed: int) -> JsonObject:
+    train = settings.get("train")
+    return settings | ({"train": train | {"seed": seed}} if isinstance(train, dict) and "seed" in train else {SEED: seed})
+
+
 def read_verdicts(config: JsonObject) -> dict[str, SequentialVerdict]:
     """Those without errors."""
     given = config.get(KEY)
@@ -58,9 +70,9 @@ def changes(config: JsonObject) -> Iterator[Change]:
         most |= {run: max(most.get(run, 0), verdict.looks[-1]) for run in verdict.runs}
     for run, seeds in most.items():
         settings = (runs.get(run, ()) if isinstance(runs, dict) else ()) or {}
-        first = settings.get(SEED, (config.get("train") or {}).get("seed", 0)) if isinstance(settings, dict) else None
+        first = seed_of(settings, seed_of(config, 0))
         if isinstance(runs, dict) and run in runs and isinstance(first, int):  # what is wrong with the others is told elsewhere
-            yield from (Change(with_seed(run, number), f"runs.{run}", {**settings, SEED: first + number}) for number in range(1, seeds))
+            yield from (Change(with_seed(run, number), f"runs.{run}", reseeded(settings, first + number)) for number in range(1, seeds))
 
 
 def problems(config: JsonObject, changes: Mapping[str, Change], runs: Mapping[str, Settings]) -> Iterator[str]:

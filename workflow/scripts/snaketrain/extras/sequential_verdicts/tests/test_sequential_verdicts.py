@@ -33,9 +33,14 @@ def test_runs_with_further_seeds_are_added():
     assert len({warmup for name, (_, warmup) in seeds.items() if name.startswith("warm")}) == 1 and seeds["warm"][1] != seeds["base"][1]
 
 
+def test_a_seed_may_be_given_below_its_section():
+    found = runs_of({"runs": ["base", "warm"], "looks": [2]}, {"base": None, "warm": {"train": {"seed": 3, "warmup": 0.2}}})
+    assert (found["warm-seed+1"].train.seed, found["warm-seed+1"].train.warmup) == (4, found["warm"].train.warmup)
+
+
 def test_a_run_of_two_verdicts_has_the_seeds_of_the_longer_one():
     runs, verdicts = (
-        {"a": {}, "b": {"train.seed": 1}},
+        {"a": {}, "b": {"train.epochs": 1}},
         {"x": {"runs": ["a", "b"], "looks": [2]}, "y": {"runs": ["b", "a"], "looks": [2, 4]}},
     )
     assert len(read_runs({"data": DATA, "runs": runs, "verdicts": verdicts})) == 8
