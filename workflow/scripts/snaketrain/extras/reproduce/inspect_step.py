@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
 from snaketrain.config.errors import one_line
-from snaketrain.extras.reproduce.replaying import Recorded, Replay, environment_of, losses, replayed
+from snaketrain.extras.reproduce.replaying import Recorded, Replay, environment_of, losses, parser_of_run, replayed
 from snaketrain.runtime.journal import duration
 from snaketrain.runtime.manifests import Manifest, private, read_manifest
 
@@ -65,16 +65,12 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", metavar="RUN", help="name of a run of the results")
+    parser = parser_of_run(__doc__)
     parser.add_argument("--step", type=int, required=True, help="number of the step, from 1")
     parser.add_argument(
         "--examples", type=int, default=10, metavar="K", help="how many of the hardest examples to print (default: %(default)s)"
     )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="file to write all examples of the step to")
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), metavar="FOLDER", help="results of the workflow (default: results)"
-    )
     return parser.parse_args()
 
 
@@ -111,7 +107,7 @@ def taken(replay: Replay, number: int, then: float | None) -> list[Example]:
         print("the journal has no line of this step")
         return examples
     trainer.log(outcome)
-    now, processes = replay.losses().get(number), replay.run["environment"]["processes"]
+    now, processes = losses(replay.events()).get(number), replay.run["environment"]["processes"]
     line = "the loss in its line of the journal" + ", the mean since the line before," * (replay.run["log_every"] > 1)
     why = f" (of {processes} processes then, of one now)" if processes > 1 else ""
     print(f"{line} is equal, bit for bit" if now == then else f"{line} was {then!r}, and is now {now!r}{why}")

@@ -2,6 +2,7 @@
 beginning or from one of its checkpoints.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -52,13 +53,18 @@ class Replay:
     def given(self) -> JobSettings:
         return JobSettings("train_model", of_training(self.run["settings"]), {})
 
+    @property
+    def format(self) -> str:
+        """Of checkpoints: that of those with which they are compared."""
+        return "auto" if not self.recorded else "sharded" if any(self.recorded.glob("checkpoints/step-*/weights")) else "whole"
+
     def command(self) -> list[str]:
         run, processes = self.run, self.run["environment"]["processes"]
         torchrun = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", processes]
         torchrun += ["--signals-to-handle", LAUNCHER_SIGNALS, "--shutdown-timeout", SECONDS_TO_SAVE]
         ranking = run["settings"].get("select", {})  # only where it decides the training
         options = {
-            **run["paths"], "run-name": run["run"], "output": self.made / "manifest.json", "log-every": run["log_every"],
+            **run["paths"], "checkpoint-format": self.format, "run-name": run["run"], "output": self.made / "manifest.json", "log-every": run["log_every"],
             "settings": self.given.store(folder=self.folder / "settings"), "device": run["device"], "branch-steps": self.last,
             "keep-best-by": ranking.get("metric"), "keep-best-mode": ranking.get("mode"),
         }  # fmt: skip
@@ -106,8 +112,8 @@ class Replay:
             self.process.terminate()
             self.process.wait()
 
-    def losses(self) -> dict[int, float]:
-        return losses(read_events(self.made / "journal.jsonl")[0])
+    def events(self) -> list[Event]:
+        return read_events(self.made / "journal.jsonl")[0]
 
 
 def losses(events: Iterable[Event]) -> dict[int, float]:
@@ -140,6 +146,15 @@ def replayed(replays: Iterable[Replay], at_once: int = 1) -> Generator[Replay]:
 # --- What the results folder has recorded about a training.
 
 
+def parser_of_run(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", metavar="RUN", help="name of a run of the results")
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="FOLDER", help="results of the workflow (default: results)"
+    )
+    return parser
+
+
 class Recorded:
     def __init__(self, results: Path, name: str):
         self.name, self.root, self.folder = name, results.resolve().parent, results.resolve() / "runs" / name / "training"
@@ -163,27 +178,20 @@ class Recorded:
 
         return self.folder / "checkpoints" / folder_name(step)
 
-    def executed_otherwise(self, first: int, last: int) -> list[str]:
-        """In what steps after `first` up to `last` were computed otherwise than the last ones of all, by which run.json goes."""
+    def executed_otherwise(self, first: int, last: int, than: list[Event] | None = None) -> list[str]:
+        """In what steps after `first` up to `last` were computed otherwise than the last ones of all, by which run.json goes; or `than` those of a replay."""
         from snaketrain.training.execution import execution_differences
 
-        known = executions(self.events)
+        known, others = executions(self.events), executions(self.events if than is None else than)
         used = [known[step] for step, after in pairwise([*known, sys.maxsize]) if step <= last and after > first + 1]
-        return next(filter(None, (execution_differences(each, known[max(known)]) for each in used)), [])
-
-    def replayed_otherwise(self, replay: Replay) -> list[str]:
-        from snaketrain.training.execution import execution_differences
-
-        then, now = (list(executions(events).values())[-1] for events in (self.events, read_events(replay.made / "journal.jsonl")[0]))
-        return execution_differences(then, now)
+        return next(filter(None, (execution_differences(each, others[max(others)]) for each in used)), [])
 
     def replay(self, first: int, last: int, folder: Path) -> Replay:
         return Replay(self.run, self.root, folder, last, first, self.folder)
 
     def tell_differences(self) -> list[str]:
         """What may explain other results, and what kind of device need not give the same."""
-        found = [f"the code: {name} was changed" for name in changed_code(self.run)]
-        found += differing_environment(self.run, self.root)
+        found = [*(f"the code: {name} was changed" for name in changed_code(self.run)), *differing_environment(self.run, self.root)]
         for each in found:
             print(f"differs: {each}")
         if self.run["environment"]["device"] == "cuda" and not self.run["settings"]["train"]["deterministic"]:

@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
-from snaketrain.extras.reproduce.replaying import PROJECT, Replay, differing_environment, replayed
+from snaketrain.extras.reproduce.replaying import PROJECT, Replay, differing_environment, losses, replayed
 from snaketrain.runtime.credentials import hidden, resolved
 from snaketrain.runtime.provenance import copy_of, git, git_state, own_files
 from snaketrain.runtime.secret_forms import HIDDEN
@@ -60,7 +60,7 @@ def main() -> int:
         for difference in [*differences(run, root, project), *out_of_reach(root, own)]:
             print(f"differs: {difference}")
         replay = Replay(run, with_own_code(root, own, Path(folder)), Path(folder) / "replay", max(expected), project=project)
-        (found,) = [each.losses() for each in replayed([replay])]
+        (found,) = [losses(each.events()) for each in replayed([replay])]
     unequal = [step for step in sorted(expected) if found.get(step) != expected[step]]
     if unequal:
         step = unequal[0]

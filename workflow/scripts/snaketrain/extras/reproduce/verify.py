@@ -18,8 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
-from snaketrain.extras.reproduce.replaying import Recorded, replayed
-from snaketrain.runtime.journal import Event, duration, read_events
+from snaketrain.extras.reproduce.replaying import Recorded, Replay, parser_of_run, replayed
+from snaketrain.runtime.journal import Event, duration
 from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.run_folder import damaged_log
 from snaketrain.runtime.stages import previous_manifest
@@ -66,14 +66,10 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", metavar="RUN", help="name of a run of the results")
+    parser = parser_of_run(__doc__)
     parser.add_argument("--segments", type=int, default=5, help="how many intervals to draw and replay (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed by which they are drawn (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=1, help="how many replays run at once (default: %(default)s)")
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), metavar="FOLDER", help="results of the workflow (default: results)"
-    )
     args = parser.parse_args()
     if min(args.segments, args.jobs) < 1:
         parser.error("--segments and --jobs must be at least 1")
@@ -116,8 +112,8 @@ def verify(recorded: Recorded, intervals: list[Interval], jobs: int) -> None:
             for replay in ended:
                 (interval,) = (each for each in intervals if each.first == replay.first)
                 interval.seconds = round(replay.seconds, 1)
-                compare(interval, recorded.folder, replay.made)
-                if interval.differences and (otherwise := recorded.replayed_otherwise(replay)):
+                compare(interval, recorded, replay)
+                if interval.differences and (otherwise := recorded.executed_otherwise(replay.first, replay.last, replay.events())):
                     interval.differences.append(f"executed otherwise: {'; '.join(otherwise)}")
                 outcome = "DIFFERENT" if interval.differences else f"{interval.compared} tensors and figures are equal"
                 print(f"{interval}: replayed in {duration(replay.seconds)}, {outcome}", *interval.differences, sep="\n  ", flush=True)
@@ -127,16 +123,16 @@ def verify(recorded: Recorded, intervals: list[Interval], jobs: int) -> None:
 # --- What is compared.
 
 
-def compare(interval: Interval, recorded: Path, made: Path) -> None:
+def compare(interval: Interval, recorded: Recorded, replay: Replay) -> None:
     """The figures that were logged within an interval, by step, and what the checkpoints at its end hold."""
     from snaketrain.training.plan import folder_name
 
-    then, now = (figures(read_events(folder / "journal.jsonl")[0], interval) for folder in (recorded, made))
+    then, now = (figures(events, interval) for events in (recorded.events, replay.events()))
     for step, name in sorted(then.keys() | now.keys()):
         here, there = repr(then.get((step, name))), repr(now.get((step, name)))  # as text, in which NaN is equal to itself
         if here != there:
             interval.differences.append(f"step {step}: {name} is {here} in the journal, and {there} replayed")
-    ours, theirs = (contents(folder / "checkpoints" / folder_name(interval.last)) for folder in (recorded, made))
+    ours, theirs = (contents(folder / "checkpoints" / folder_name(interval.last)) for folder in (recorded.folder, replay.made))
     interval.compared = len(then) + sum(map(len, ours.values()))
     for part in {**ours, **theirs}:
         one, other = ours.get(part, {}), theirs.get(part, {})
