@@ -24,7 +24,7 @@ from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.run_folder import damaged_log
 from snaketrain.runtime.stages import previous_manifest
 
-FILE = "verified.json"  # in the folder of the training; no stage reads it
+FILE = "training/verified.json"  # in the folder of the run; no stage reads it
 
 
 @dataclass
@@ -60,8 +60,8 @@ def main() -> int:
         return 130
     equal = [each for each in drawn if not each.differences]
     about = {"run": args.run, "identity": recorded.run["identity"], "time": time.time(), "seed": args.seed, "differs_now": differs_now}
-    write_checked(recorded.folder / FILE, about | {"damage": damage, "intervals": list(map(asdict, drawn))})
-    print(f"{args.run}: {len(equal)} of {len(drawn)} intervals are equal, bit for bit. {recorded.folder / FILE} says so as well.")
+    write_checked(recorded.folder.parent / FILE, about | {"damage": damage, "intervals": list(map(asdict, drawn))})
+    print(f"{args.run}: {len(equal)} of {len(drawn)} intervals are equal, bit for bit, as {FILE} in its folder now says")
     return int(bool(damage) or len(equal) < len(drawn))
 
 
