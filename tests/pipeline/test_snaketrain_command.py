@@ -39,7 +39,23 @@ def snaketrain(folder: Path, *words: str, code: int = 0) -> str:
 
 def test_help_lists_each_command_of_the_core_and_of_the_extras(folder):
     text = snaketrain(folder, "--help")
-    for name in ("run", "check", "plan", "why", "diff", "status", "script", "ui", "predict", "publish", "reproduce", "clean", "export"):
+    for name in (
+        "run",
+        "check",
+        "plan",
+        "why",
+        "diff",
+        "status",
+        "script",
+        "ui",
+        "predict",
+        "publish",
+        "reproduce",
+        "verify",
+        "inspect",
+        "clean",
+        "export",
+    ):
         assert f"\n  {name} " in text
         usage, *others = snaketrain(folder, name, "--help").splitlines()
         assert usage.startswith(f"usage: snaketrain {name} [") and len(others) > 3

@@ -1,3 +1,7 @@
-"""Repeats the first steps of a training from its record in MLflow."""
+"""Replays steps of a training: from its record in MLflow, between its checkpoints, or up to one that is looked at."""
 
-COMMANDS = {"reproduce": ("reproduce.py", "repeat the first steps of a training, and compare the losses bit by bit")}
+COMMANDS = {
+    "reproduce": ("reproduce.py", "repeat the first steps of a training, and compare the losses bit by bit"),
+    "verify": ("verify.py", "replay steps between checkpoints of a run, and compare weights and losses bit by bit"),
+    "inspect": ("inspect_step.py", "replay a run up to a step, and show what that step learns from"),
+}

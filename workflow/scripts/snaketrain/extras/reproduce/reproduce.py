@@ -5,35 +5,26 @@ initial weights must still be there.
 """
 
 import argparse
-import contextlib
 import functools
 import json
-import os
 import shlex
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
+from snaketrain.extras.reproduce.replaying import PROJECT, Replay, differing_environment, losses, replayed
 from snaketrain.runtime.credentials import hidden, resolved
-from snaketrain.runtime.journal import all_events
-from snaketrain.runtime.manifests import damage, private, read_manifest
-from snaketrain.runtime.processes import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
 from snaketrain.runtime.provenance import copy_of, git, git_state, own_files
-from snaketrain.runtime.run_folder import of_training
 from snaketrain.runtime.secret_forms import HIDDEN
-from snaketrain.runtime.stages import by_name, settings_words
+from snaketrain.runtime.stages import by_name
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking.database import SQLITE, readable
-
-TRAIN = "workflow/scripts/train_model.py"
-PROJECT = Path(__file__).resolve().parents[5]
 
 
 def main() -> int:
@@ -68,7 +59,8 @@ def main() -> int:
         own = recorded.own_code()
         for difference in [*differences(run, root, project), *out_of_reach(root, own)]:
             print(f"differs: {difference}")
-        found = repeated(run, with_own_code(root, own, Path(folder)), project, Path(folder), max(expected))
+        replay = Replay(run, with_own_code(root, own, Path(folder)), Path(folder) / "replay", max(expected), project=project)
+        (found,) = [losses(each.events()) for each in replayed([replay])]
     unequal = [step for step in sorted(expected) if found.get(step) != expected[step]]
     if unequal:
         step = unequal[0]
@@ -144,21 +136,13 @@ def project_then(then: dict[str, Any], changes: Path | None, folder: Path) -> Pa
 
 
 def differences(run: dict[str, Any], root: Path, project: Path) -> list[str]:
-    """Differences that may explain other losses: in code, machine and input files."""
-    import torch
-
-    found, then, now = [], run["git"], git_state()
-    if project == PROJECT and then != now:
-        with_changes = [" with changes" * bool(state["dirty"]) for state in (then, now)]
-        found.append(f"the code: commit {then['commit']}{with_changes[0]}; here it is {now['commit']}{with_changes[1]}")
-    if torch.__version__ != run["environment"]["torch"]:
-        found.append(f"torch: {run['environment']['torch']}; here it is {torch.__version__}")
-    for role, path in run["paths"].items():
-        manifest = read_manifest(root / path)
-        if manifest.content != run["inputs"][role]:
-            found.append(f"{role}: {path} was {run['inputs'][role]}; here it is {manifest.content}")
-        found += [f"{role}: {manifest.folder / name} {what}" for name, what in damage(manifest).items()]
-    return found
+    """Differences that may explain other losses: in code, packages and input files."""
+    then, now = run["git"], git_state()
+    if project != PROJECT or then == now:
+        return differing_environment(run, root)
+    with_changes = [" with changes" * bool(state["dirty"]) for state in (then, now)]
+    code = f"the code: commit {then['commit']}{with_changes[0]}; here it is {now['commit']}{with_changes[1]}"
+    return [code, *differing_environment(run, root)]
 
 
 def out_of_reach(root: Path, own: dict[str, Path]) -> list[str]:
@@ -192,44 +176,6 @@ def with_own_code(root: Path, own: dict[str, Path], folder: Path) -> Path:
 def _same(now: Path, then: Path) -> bool:
     """Compare without passwords, which MLflow does not have."""
     return now.is_file() and hidden(now.read_text(encoding="utf-8")) == then.read_text(encoding="utf-8")
-
-
-def repeated(run: dict[str, Any], root: Path, project: Path, folder: Path, last: int) -> dict[int, float]:
-    """The losses up to `last`, where the training is stopped; its settings are unchanged, since a schedule may depend on them."""
-    processes = run["environment"]["processes"]
-    torchrun = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", processes]
-    torchrun += ["--signals-to-handle", LAUNCHER_SIGNALS, "--shutdown-timeout", SECONDS_TO_SAVE]
-    start = torchrun if processes > 1 else [sys.executable]
-    paths = [word for role, path in run["paths"].items() for word in (f"--{role}", path)]
-    settings = settings_words(folder / "training", "train_model", of_training(run["settings"]))
-    options = [
-        "--run-name",
-        run["run"],
-        "--output",
-        folder / "training/manifest.json",
-        "--log-every",
-        run["log_every"],
-        "--device",
-        run["device"],
-    ]
-    environment = {"OMP_NUM_THREADS": str(run["threads"]), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
-    log = folder / "training.log"
-    with open(log, "w", encoding="utf-8", opener=private) as output:
-        command = [*start, project / TRAIN, *paths, *options, *settings]
-        process = subprocess.Popen(list(map(str, command)), cwd=root, env=os.environ | environment, stdout=output, stderr=output)
-        while process.poll() is None and max(losses(folder), default=0) < last:
-            time.sleep(0.1)
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        process.wait()
-    if not losses(folder):
-        raise SystemExit(f"the training could not be repeated:\n{log.read_text(encoding='utf-8', errors='replace')[-3000:]}")
-    return losses(folder)
-
-
-def losses(folder: Path) -> dict[int, float]:
-    events = all_events(folder / "training/journal.jsonl")
-    return {event["step"]: event["metrics"]["loss"] for event in events if event["event"] == "train"}
 
 
 if __name__ == "__main__":
