@@ -1,4 +1,4 @@
-"""Learns which of two answers is better: a language model by DPO or IPO, beside a frozen copy of itself, or a reward model."""
+"""Learns which of two answers is better: a language model by DPO or IPO, beside a frozen copy of itself, or by ORPO without one; or a reward model."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +15,10 @@ from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Figures, Modules, Objective, Task
 from snaketrain.tasks.predicting_tokens import check_vocabulary
 
-LOSSES = ("dpo", "ipo", "reward")
+LOSSES = ("dpo", "ipo", "orpo", "reward")
+WITH_REFERENCE = ("dpo", "ipo")
+SMOOTHED = ("dpo", "reward")
+OF_ONE_LOSS = {"nll": "orpo", "log_odds_ratio": "orpo"}  # metrics
 WHERE = "train.task.arguments"
 
 
@@ -25,25 +28,32 @@ class Rewards(NamedTuple):
     chosen: Tensor
     rejected: Tensor
     losses: Tensor
+    more: dict[str, Tensor]  # metrics that only this loss has
 
 
 class Preferences(Task):
-    metrics: Mapping[str, str] = {"loss": "min", "accuracy": "max", "margin": "max", "chosen_reward": "max", "rejected_reward": "min"}
+    metrics: Mapping[str, str] = {
+        "loss": "min", "accuracy": "max", "margin": "max", "chosen_reward": "max", "rejected_reward": "min",
+        "nll": "min", "log_odds_ratio": "max",
+    }  # fmt: skip
 
     def __init__(self, loss: str = "dpo", beta: float = 0.1, label_smoothing: float = 0.0):
-        """`loss`: `dpo`, `ipo` or `reward`. `beta`: how much the model is held to where it started. `label_smoothing`: the share of pairs whose answers may be in the wrong order."""
+        """`loss`: `dpo`, `ipo`, `orpo` or `reward`. `beta`: how much the model is held to where it started; with `orpo`, the weight of the preference beside the likelihood. `label_smoothing`: the share of pairs whose answers may be in the wrong order."""
         if loss not in LOSSES:
             raise SystemExit(f"{WHERE}.loss: {loss} is not one of {', '.join(LOSSES)}.")
         if beta <= 0:
             raise SystemExit(f"{WHERE}.beta: is {beta:g}. Give a number above 0.")
-        if not 0 <= label_smoothing < 0.5 or (label_smoothing and loss == "ipo"):
-            raise SystemExit(f"{WHERE}.label_smoothing: is {label_smoothing:g}. Give one below 0.5, and none with ipo.")
+        if not 0 <= label_smoothing < 0.5 or (label_smoothing and loss not in SMOOTHED):
+            raise SystemExit(f"{WHERE}.label_smoothing: is {label_smoothing:g}. Give one below 0.5, and only with {' or '.join(SMOOTHED)}.")
         self.loss, self.beta, self.label_smoothing = loss, beta, label_smoothing
+        self.metrics = {name: mode for name, mode in self.metrics.items() if OF_ONE_LOSS.get(name, loss) == loss}
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
         self.tokenizer = data["tokenizer"]
-        if model.get("adapters") and self.loss != "reward":
-            raise SystemExit("model.adapters: cannot be merged where there is a reference as well. Remove them, or learn a reward model.")
+        if model.get("adapters") and self.loss in WITH_REFERENCE:
+            raise SystemExit(
+                "model.adapters: cannot be merged where there is a reference as well. Remove them, or use orpo or a reward model."
+            )
         if self.loss == "reward" and data["pad_token_id"] is None:
             raise SystemExit(
                 f"data.train.arguments.tokenizer: {self.tokenizer} has no padding token, by which a reward model finds the end of each row. Give it one."
@@ -51,13 +61,14 @@ class Preferences(Task):
         always = {"num_labels": 1, "pad_token_id": data["pad_token_id"]} if self.loss == "reward" else {}
         made = {"model": make_model(model, folder, always, {"vocab_size": data["vocab_size"]})}
         if self.loss != "reward":
+            check_vocabulary(made["model"], data["vocab_size"])
+        if self.loss in WITH_REFERENCE:
             if folder is None:
                 raise SystemExit(
                     "model.source: is missing: what is held to a model with random weights learns nothing. Name trained weights."
                 )
-            check_vocabulary(made["model"], data["vocab_size"])
             made["reference"] = make_model(model, folder, always, {}).requires_grad_(False)
-        for module in made.values():  # the two are compared, so that dropout would be noise in every margin
+        for module in made.values():  # answers and modules are compared, so that dropout would be noise in every margin
             for part in module.modules():
                 if isinstance(part, nn.Dropout):
                     part.p = 0.0
@@ -91,6 +102,8 @@ class Preferences(Task):
     # --- rewards
 
     def rewards(self, modules: Modules, batch: Batch) -> Rewards:
+        if self.loss == "orpo":
+            return self.odds_ratio(self.log_probabilities(modules["model"], batch))
         if self.loss == "reward":
             rewards = both_sides(batch, lambda rows: modules["model"](**rows).logits.float().squeeze(-1))
         else:
@@ -98,7 +111,14 @@ class Preferences(Task):
                 before = self.log_probabilities(modules["reference"], batch)
             rewards = self.beta * (self.log_probabilities(modules["model"], batch) - before)
         chosen, rejected = rewards.unbind(1)
-        return Rewards(chosen, rejected, self.losses(chosen - rejected))
+        return Rewards(chosen, rejected, self.losses(chosen - rejected), {})
+
+    def odds_ratio(self, likely: Tensor) -> Rewards:
+        """Of the mean log probability of an answer's tokens: the model learns the chosen answers, and to prefer them to the rejected ones."""
+        (chosen, rejected), (chosen_odds, rejected_odds) = likely.unbind(1), log_odds(likely).unbind(1)
+        nll, ratio = -chosen, chosen_odds - rejected_odds
+        losses = nll - self.beta * logsigmoid(ratio)
+        return Rewards(self.beta * chosen, self.beta * rejected, losses, {"nll": nll, "log_odds_ratio": ratio})
 
     def losses(self, margins: Tensor) -> Tensor:
         if self.loss == "ipo":
@@ -106,11 +126,17 @@ class Preferences(Task):
         return -(1 - self.label_smoothing) * logsigmoid(margins) - self.label_smoothing * logsigmoid(-margins)
 
     def log_probabilities(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Of the answers on both sides of each pair: the sum over their tokens, or the mean for IPO."""
+        """Of the answers on both sides of each pair: the sum over their tokens; for IPO and ORPO the mean."""
         learnt = batch["answers"].flatten(0, 1)[:, 1:] > 0
         targets = batch["input_ids"].flatten(0, 1)[:, 1:].masked_fill(~learnt, NO_TARGET)
         found = both_sides(batch, lambda rows: -token_losses(module(**rows, use_cache=False).logits[:, :-1], targets).sum(1))
-        return found / learnt.sum(1).view_as(found) if self.loss == "ipo" else found
+        return found if self.loss == "dpo" else found / learnt.sum(1).view_as(found)
+
+
+def log_odds(likely: Tensor) -> Tensor:
+    """Of log probabilities: log(p / (1 - p)). One that rounds to 0 has no gradient, rather than an infinite one."""
+    below = likely.clamp(max=-torch.finfo(likely.dtype).eps)
+    return below - torch.log(-torch.expm1(below))
 
 
 def both_sides(batch: Batch, compute: Callable[[Batch], Tensor]) -> Tensor:
@@ -123,4 +149,4 @@ def figures(found: Rewards) -> dict[str, Tensor]:
     margins = found.chosen - found.rejected
     return {
         "accuracy": (margins > 0).sum(), "margin": margins.sum(), "chosen_reward": found.chosen.sum(), "rejected_reward": found.rejected.sum()
-    }  # fmt: skip
+    } | {name: values.sum() for name, values in found.more.items()}  # fmt: skip

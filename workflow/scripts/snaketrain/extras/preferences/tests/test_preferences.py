@@ -7,16 +7,20 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
+from distributed.running import train
 from pipeline.workspace import KIND, UNKIND, configuration, make_workspace, snakemake, write_tokenizer
 from safetensors.torch import load_file
 from torch.nn.functional import log_softmax, logsigmoid
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
 
+from snaketrain.config.schema import Model
 from snaketrain.data.cells import BadData
 from snaketrain.extras.preferences.pairs import Pairs
 from snaketrain.extras.preferences.task import Preferences
 
 SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64}
+TRAIN = configuration()["train"] | {"task": {"use": "preferences"}, "epochs": 4, "batch_size": 16}
+ADAPTERS = {"r": 8, "target_modules": ["q_proj", "v_proj", "down_proj"]}
 TEMPLATE = (
     "{% for message in messages %}{{ message.role }} {{ message.content }} {% endfor %}{% if add_generation_prompt %}assistant {% endif %}"
 )
@@ -64,24 +68,29 @@ def weights(tokenizer, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, tokenizer, weights) -> Path:
     folder = tmp_path_factory.mktemp("preferences")
-    write(folder / "pairs.jsonl", pairs(90))
-    source = {"use": "snaketrain.extras.preferences.pairs.Pairs", "arguments": {"path": "pairs.jsonl", "tokenizer": str(tokenizer)}}
+    path = write(folder / "pairs.jsonl", pairs(90))
+    source = {"use": "snaketrain.extras.preferences.pairs.Pairs", "arguments": {"path": str(path), "tokenizer": str(tokenizer)}}
+    orpo = {"train.task.arguments": {"loss": "orpo"}, "train.learning_rate": 5e-2, "model.adapters": ADAPTERS}
     reward = {"train.task.arguments": {"loss": "reward"}, "model.use": "transformers.LlamaForSequenceClassification"}
     make_workspace(
         folder,
         data={"name": "pairs", "train": source, "dev_fraction": 0.2, "test_fraction": 0.2},
         model={"use": "transformers.LlamaForCausalLM", "source": {"path": str(weights)}},
-        train=configuration()["train"] | {"task": {"use": "preferences"}, "epochs": 4, "learning_rate": 1e-2, "batch_size": 16},
+        train=TRAIN | {"learning_rate": 1e-2},
         select={"metric": "accuracy"},
-        runs={"one": {}, "sharded": {"compute.processes": 2, "train.strategy": "fsdp"}, "reward": reward},
+        runs={"one": {}, "sharded": {"compute.processes": 2, "train.strategy": "fsdp"}, "reward": reward, "orpo": orpo},
     )
     snakemake(folder)
     return folder
 
 
-def journal(folder: Path, run: str, kind: str) -> list[dict]:
+def events(folder: Path, run: str, kind: str) -> list[dict]:
     lines = (folder / f"results/runs/{run}/training/journal.jsonl").read_text().splitlines()
-    return [event["metrics"] for event in map(json.loads, lines) if event["event"] == kind]
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def journal(folder: Path, run: str, kind: str) -> list[dict]:
+    return [event["metrics"] for event in events(folder, run, kind)]
 
 
 def test_two_processes_equal_one_and_preferences_are_learnt(finished):
@@ -92,6 +101,22 @@ def test_two_processes_equal_one_and_preferences_are_learnt(finished):
     assert after["accuracy"] > 0.9 and after["margin"] > 0.1 and after["chosen_reward"] > after["rejected_reward"]
     rewards = journal(finished, "reward", "eval")[-1]
     assert rewards["accuracy"] > 0.9 and rewards["margin"] > 0.1
+
+
+def train_alone(finished: Path, folder: Path, processes: int = 1, **settings) -> dict[int, float]:
+    (data,), (pretrained,) = (finished.glob(f"results/{kind}/*/manifest.json") for kind in ("data", "models"))
+    return train(data, folder, processes, pretrained=pretrained, **TRAIN | settings)
+
+
+def test_orpo_learns_with_adapters_and_without_a_reference(finished, tmp_path):
+    model = Model(use="transformers.LlamaForCausalLM", source={"path": "given"}, adapters=ADAPTERS)
+    task = {"use": "preferences", "arguments": {"loss": "orpo"}}
+    on_two = train_alone(finished, tmp_path / "two", 2, model=model, task=task, learning_rate=5e-2)
+    on_one = {event["step"]: event["metrics"]["loss"] for event in events(finished, "orpo", "train")}
+    assert len(on_one) > 5 and {step: on_two[step] for step in on_one} == pytest.approx(on_one, rel=1e-5)
+    before, *_, after = journal(finished, "orpo", "eval")
+    assert after["nll"] < before["nll"] and after["log_odds_ratio"] > before["log_odds_ratio"] and after["accuracy"] > 0.9
+    assert {path.name for path in (finished / "results/runs/orpo/selection/model").glob("*.safetensors")} == {"model.safetensors"}
 
 
 @pytest.mark.parametrize("run", ["one", "sharded"])
@@ -140,8 +165,7 @@ def by_hand(module: LlamaForCausalLM, batch: dict[str, torch.Tensor]) -> tuple[t
 ])  # fmt: skip
 def test_losses_are_those_of_the_formulas(tokenizer, weights, tmp_path, arguments, of_margins):
     batch, task = batch_of(tokenizer, tmp_path), Preferences(**arguments)
-    facts = {"tokenizer": str(tokenizer), "vocab_size": len(PreTrainedTokenizerFast.from_pretrained(tokenizer)), "pad_token_id": 0}
-    modules = task.build({"use": "transformers.LlamaForCausalLM", "arguments": {}}, weights, facts)
+    modules = task.build({"use": "transformers.LlamaForCausalLM", "arguments": {}}, weights, facts_of(tokenizer))
     with torch.no_grad():
         for parameter in modules["model"].parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
@@ -153,9 +177,35 @@ def test_losses_are_those_of_the_formulas(tokenizer, weights, tmp_path, argument
     assert all(parameter.grad is None for parameter in modules["reference"].parameters())
 
 
+def facts_of(tokenizer: Path) -> dict:
+    return {"tokenizer": str(tokenizer), "vocab_size": len(PreTrainedTokenizerFast.from_pretrained(tokenizer)), "pad_token_id": 0}
+
+
+def test_orpo_is_the_formula_of_its_paper(tokenizer, weights, tmp_path):
+    batch, task = batch_of(tokenizer, tmp_path), Preferences("orpo", beta=0.3)
+    modules = task.build({"use": "transformers.LlamaForCausalLM", "arguments": {}}, weights, facts_of(tokenizer))
+    assert set(modules) == {"model"}
+    sums, counts = by_hand(modules["model"], batch)
+    likely = (sums / counts).double().exp()  # by token, as equation 5 has it
+    odds = likely / (1 - likely)
+    ratios = (odds[:, 0] / odds[:, 1]).log()
+    loss, logged = task.training_step(modules, batch)
+    assert loss.item() == pytest.approx((-likely[:, 0].log() - 0.3 * logsigmoid(ratios)).sum().item(), rel=1e-5)
+    assert logged["log_odds_ratio"].item() == pytest.approx(ratios.sum().item(), rel=1e-4)
+    assert logged["nll"].item() == pytest.approx(-likely[:, 0].log().sum().item(), rel=1e-5)
+    assert {*logged, "loss"} == {*task.metrics} and not {"nll", "log_odds_ratio"} & {*Preferences("dpo").metrics}
+
+
+def test_an_answer_that_is_certain_has_finite_gradients():
+    likely = torch.tensor([[0.0, -1.0], [1e-7, -20.0]], requires_grad=True)  # rounding may lead above 0
+    losses = Preferences("orpo").odds_ratio(likely).losses
+    losses.sum().backward()
+    assert losses.isfinite().all() and likely.grad.isfinite().all()
+
+
 def test_a_reward_model_compares_the_last_tokens(tokenizer, tmp_path):
     batch, task = batch_of(tokenizer, tmp_path), Preferences("reward")
-    facts = {"tokenizer": str(tokenizer), "vocab_size": len(PreTrainedTokenizerFast.from_pretrained(tokenizer)), "pad_token_id": 0}
+    facts = facts_of(tokenizer)
     modules = task.build({"use": "transformers.LlamaForSequenceClassification", "arguments": SMALL}, None, facts)
     model: LlamaForSequenceClassification = modules["model"]
     rewards = []
@@ -174,7 +224,8 @@ def test_a_reward_model_compares_the_last_tokens(tokenizer, tmp_path):
         ({"loss": "ppo"}, "ppo is not one of"),
         ({"beta": 0}, "above 0"),
         ({"label_smoothing": 0.5}, "below 0.5"),
-        ({"loss": "ipo", "label_smoothing": 0.1}, "none with ipo"),
+        ({"loss": "ipo", "label_smoothing": 0.1}, "only with dpo or reward"),
+        ({"loss": "orpo", "label_smoothing": 0.1}, "only with dpo or reward"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments, message):
