@@ -17,6 +17,7 @@ from snaketrain.runtime.strict_json import JsonObject, shortened
 
 Part: TypeAlias = str | list[JsonObject]  # a text, or messages with a role and a content
 SIDES = CHOSEN, REJECTED = "chosen", "rejected"
+MISMATCHED = "mismatched_chosen", "mismatched_rejected"  # answers of another pair
 CHARACTERS = 4  # of a token, about: by the length of texts similar ones are batched together
 MOST_NAMED = 10  # rows in a message
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
@@ -40,9 +41,10 @@ class Pairs:
         prompt: str = "prompt",
         chosen: str = CHOSEN,
         rejected: str = REJECTED,
+        mismatched: bool = False,
     ):
-        """`path`: JSON or Parquet. `tokenizer`: its folder. `max_length`: in tokens; the ends of longer answers are cut off. The others
-        are names of columns."""
+        """`path`: JSON or Parquet. `tokenizer`: its folder. `max_length`: in tokens; the ends of longer answers are cut off. `prompt`, `chosen`
+        and `rejected` are names of columns. `mismatched`: beside each pair its prompt with the answers of another pair, for `loss: kto`."""
         from transformers import AutoTokenizer
 
         self.path, self.folder, self.max_length, self.columns = path, tokenizer, max_length, (prompt, chosen, rejected)
@@ -54,6 +56,7 @@ class Pairs:
         self.pairs = [pair for pair in pairs if pair.chosen != pair.rejected]
         if not self.pairs:
             raise ValueError(f"{path}: has no pair of different answers")
+        self.others = self.with_other_prompts() if mismatched else None
         self.texts = [as_text(pair.prompt) for pair in self.pairs]
         characters = [len(as_text(pair.prompt)) + max(len(as_text(part)) for part in (pair.chosen, pair.rejected)) for pair in self.pairs]
         self.lengths = 1 + np.array(characters) // CHARACTERS
@@ -65,23 +68,31 @@ class Pairs:
     def __getitem__(self, number: int) -> dict[str, tuple[list[int], int]]:
         """For each side the tokens, and how many of them are the prompt's."""
         pair = self.pairs[number]
-        return {side: self.tokens(pair, getattr(pair, side)) for side in SIDES}
+        found = {side: self.tokens(pair, getattr(pair, side)) for side in SIDES}
+        if self.others is not None:
+            other = self.pairs[self.others[number]]
+            found |= {name: self.tokens(pair, getattr(other, side)) for name, side in zip(MISMATCHED, SIDES, strict=True)}
+        return found
 
     def collate(self, items: Sequence[dict[str, tuple[list[int], int]]]) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` and `answers`, of (pair, side, position)."""
         width = max(len(ids) for item in items for ids, _ in item.values())
-        shape = (len(items), len(SIDES), width)
+        shape = (len(items), len(items[0]), width)
         ids, mask, answers = (torch.full(shape, fill) for fill in (self.tokenizer.pad_token_id or 0, 0, 0))
         for row, item in enumerate(items):
-            for column, side in enumerate(SIDES):
-                tokens, prompt = item[side]
+            for column, (tokens, prompt) in enumerate(item.values()):
                 ids[row, column, : len(tokens)] = torch.tensor(tokens)
                 mask[row, column, : len(tokens)] = 1
                 answers[row, column, prompt : len(tokens)] = 1
         return {"input_ids": ids, "attention_mask": mask, "answers": answers}
 
     def facts(self) -> JsonObject:
-        return {"tokenizer": self.folder, "vocab_size": len(self.tokenizer), "pad_token_id": self.tokenizer.pad_token_id}
+        return {
+            "tokenizer": self.folder,
+            "vocab_size": len(self.tokenizer),
+            "pad_token_id": self.tokenizer.pad_token_id,
+            "mismatched": self.others is not None,
+        }
 
     def check(self) -> None:
         """Encode all pairs once; tell which ones are left out or cut off."""
@@ -91,7 +102,8 @@ class Pairs:
             )
         cut, empty = [], []
         for number, pair in enumerate(self.pairs):
-            for tokens, prompt in self[number].values():
+            item = self[number]
+            for tokens, prompt in (item[side] for side in SIDES):
                 if len(tokens) <= prompt:
                     empty.append(pair.place)
                 elif self.max_length is not None and len(tokens) == self.max_length:
@@ -107,6 +119,17 @@ class Pairs:
             )
 
     # --- rows
+
+    def with_other_prompts(self) -> list[int]:
+        """For each pair the nearest one before it that has another prompt, a text or a chat like its own; the last one is before the first."""
+        found = []
+        for number, (_, prompt, *_) in enumerate(self.pairs):
+            before = ((number - each) % len(self.pairs) for each in range(1, len(self.pairs)))
+            others = (each for each in before if self.pairs[each].prompt != prompt and isinstance(self.pairs[each].prompt, type(prompt)))
+            if (other := next(others, None)) is None:
+                raise ValueError(f"{self.pairs[number].place}: no other pair has another prompt, and `mismatched` needs one")
+            found.append(other)
+        return found
 
     def read(self) -> Iterator[Pair]:
         path = Path(self.path)

@@ -1,4 +1,4 @@
-"""Learns which of two answers is better: a language model by DPO or IPO, beside a frozen copy of itself, or a reward model."""
+"""Learns which of two answers is better: a language model by DPO, IPO or KTO, beside a frozen copy of itself, or by ORPO without one; or a reward model."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,14 +9,20 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from snaketrain.data.loading.training_data import Batch
+from snaketrain.extras.preferences.kto import kto_losses, point_of_batch
+from snaketrain.extras.preferences.pairs import SIDES
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.models.token_losses import NO_TARGET, token_losses
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Figures, Modules, Objective, Task
 from snaketrain.tasks.predicting_tokens import check_vocabulary
 
-LOSSES = ("dpo", "ipo", "reward")
+LOSSES = ("dpo", "ipo", "kto", "orpo", "reward")
+WITH_REFERENCE = ("dpo", "ipo", "kto")
+SMOOTHED = ("dpo", "reward")
+OF_ONE_LOSS = {"nll": "orpo", "log_odds_ratio": "orpo", "kl": "kto"}  # metrics
 WHERE = "train.task.arguments"
+FOR_KTO = "data: the argument `mismatched` must be true for kto, in all sets, and false for all other losses."
 
 
 class Rewards(NamedTuple):
@@ -24,26 +30,40 @@ class Rewards(NamedTuple):
 
     chosen: Tensor
     rejected: Tensor
-    losses: Tensor
+    more: dict[str, Tensor]  # metrics that only one loss has
 
 
 class Preferences(Task):
-    metrics: Mapping[str, str] = {"loss": "min", "accuracy": "max", "margin": "max", "chosen_reward": "max", "rejected_reward": "min"}
+    metrics: Mapping[str, str] = {
+        "loss": "min", "accuracy": "max", "margin": "max", "chosen_reward": "max", "rejected_reward": "min",
+        "nll": "min", "log_odds_ratio": "max", "kl": "min",
+    }  # fmt: skip
 
-    def __init__(self, loss: str = "dpo", beta: float = 0.1, label_smoothing: float = 0.0):
-        """`loss`: `dpo`, `ipo` or `reward`. `beta`: how much the model is held to where it started. `label_smoothing`: the share of pairs whose answers may be in the wrong order."""
+    def __init__(
+        self, loss: str = "dpo", beta: float = 0.1, label_smoothing: float = 0.0, desirable_weight: float = 1.0, undesirable_weight: float = 1.0
+    ):  # fmt: skip
+        """`loss`: `dpo`, `ipo`, `kto`, `orpo` or `reward`. `beta`: how much the model is held to where it started; with `orpo`, the weight of the preference beside the likelihood. `label_smoothing`: the share of pairs whose answers may be in the wrong order. `desirable_weight`, `undesirable_weight`: with `kto`, of the chosen and of the rejected answers."""
         if loss not in LOSSES:
             raise SystemExit(f"{WHERE}.loss: {loss} is not one of {', '.join(LOSSES)}.")
         if beta <= 0:
             raise SystemExit(f"{WHERE}.beta: is {beta:g}. Give a number above 0.")
-        if not 0 <= label_smoothing < 0.5 or (label_smoothing and loss == "ipo"):
-            raise SystemExit(f"{WHERE}.label_smoothing: is {label_smoothing:g}. Give one below 0.5, and none with ipo.")
-        self.loss, self.beta, self.label_smoothing = loss, beta, label_smoothing
+        if not 0 <= label_smoothing < 0.5 or (label_smoothing and loss not in SMOOTHED):
+            raise SystemExit(f"{WHERE}.label_smoothing: is {label_smoothing:g}. Give one below 0.5, and only with {' or '.join(SMOOTHED)}.")
+        for name, weight in (("desirable_weight", desirable_weight), ("undesirable_weight", undesirable_weight)):
+            if weight <= 0 or (weight != 1 and loss != "kto"):
+                raise SystemExit(f"{WHERE}.{name}: is {weight:g}. Give a number above 0, and only with kto.")
+        self.loss, self.beta, self.label_smoothing, self.weights = loss, beta, label_smoothing, (desirable_weight, undesirable_weight)
+        without = [name for name, of in OF_ONE_LOSS.items() if of != loss] + ["loss"] * (loss == "kto")
+        self.metrics = {name: mode for name, mode in self.metrics.items() if name not in without}
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
         self.tokenizer = data["tokenizer"]
-        if model.get("adapters") and self.loss != "reward":
-            raise SystemExit("model.adapters: cannot be merged where there is a reference as well. Remove them, or learn a reward model.")
+        if data["mismatched"] != (self.loss == "kto"):
+            raise SystemExit(FOR_KTO)
+        if model.get("adapters") and self.loss in WITH_REFERENCE:
+            raise SystemExit(
+                "model.adapters: cannot be merged where there is a reference as well. Remove them, or use orpo or a reward model."
+            )
         if self.loss == "reward" and data["pad_token_id"] is None:
             raise SystemExit(
                 f"data.train.arguments.tokenizer: {self.tokenizer} has no padding token, by which a reward model finds the end of each row. Give it one."
@@ -51,13 +71,14 @@ class Preferences(Task):
         always = {"num_labels": 1, "pad_token_id": data["pad_token_id"]} if self.loss == "reward" else {}
         made = {"model": make_model(model, folder, always, {"vocab_size": data["vocab_size"]})}
         if self.loss != "reward":
+            check_vocabulary(made["model"], data["vocab_size"])
+        if self.loss in WITH_REFERENCE:
             if folder is None:
                 raise SystemExit(
                     "model.source: is missing: what is held to a model with random weights learns nothing. Name trained weights."
                 )
-            check_vocabulary(made["model"], data["vocab_size"])
             made["reference"] = make_model(model, folder, always, {}).requires_grad_(False)
-        for module in made.values():  # the two are compared, so that dropout would be noise in every margin
+        for module in made.values():  # answers and modules are compared, so that dropout would be noise in every margin
             for part in module.modules():
                 if isinstance(part, nn.Dropout):
                     part.p = 0.0
@@ -68,7 +89,11 @@ class Preferences(Task):
 
     def training_step(self, modules: Modules, batch: Batch) -> tuple[Tensor, Figures]:
         found = self.rewards(modules, batch)
-        return found.losses.sum(), {name: value.detach() for name, value in figures(found).items()}
+        if self.loss == "kto":
+            losses = kto_losses(found.chosen, found.rejected, point_of_batch(batch["ids"], self.beta * found.more["kl"]), *self.weights)
+        else:
+            losses = self.losses(found)
+        return losses.sum(), {name: value.detach() for name, value in figures(found).items()}
 
     def count(self, batch: Batch) -> int:
         return len(batch["input_ids"])
@@ -77,10 +102,17 @@ class Preferences(Task):
         return self.rewards(modules, batch)
 
     def evaluation_step(self, outputs: Rewards, batch: Batch) -> dict[str, Tensor]:
-        return {"count": torch.tensor(self.count(batch)), "loss": outputs.losses.sum(), **figures(outputs)}
+        return {
+            "count": torch.tensor(self.count(batch)), **figures(outputs),
+            **{name: losses.sum() for name, losses in self.losses_of_pairs(outputs).items()},
+        }  # fmt: skip
 
     def predict(self, outputs: Rewards, batch: Batch) -> Columns:
-        return {"margin": outputs.chosen - outputs.rejected, "loss": outputs.losses}
+        return {"margin": outputs.chosen - outputs.rejected, **self.losses_of_pairs(outputs)}
+
+    def losses_of_pairs(self, found: Rewards) -> dict[str, Tensor]:
+        """None for KTO, whose loss in an evaluation would depend on how the set is divided into batches."""
+        return {} if self.loss == "kto" else {"loss": self.losses(found)}
 
     def describe(self, modules: Modules, folder: Path) -> None:
         from transformers import AutoTokenizer
@@ -91,26 +123,54 @@ class Preferences(Task):
     # --- rewards
 
     def rewards(self, modules: Modules, batch: Batch) -> Rewards:
+        if (batch["input_ids"].shape[1] > len(SIDES)) != (self.loss == "kto"):
+            raise SystemExit(FOR_KTO)
+        more = dict[str, Tensor]()
         if self.loss == "reward":
             rewards = both_sides(batch, lambda rows: modules["model"](**rows).logits.float().squeeze(-1))
+        elif self.loss == "orpo":
+            likely = self.log_probabilities(modules["model"], batch)
+            chosen_odds, rejected_odds = log_odds(likely).unbind(1)
+            rewards, more = self.beta * likely, {"nll": -likely[:, 0], "log_odds_ratio": chosen_odds - rejected_odds}
         else:
-            with torch.no_grad():
-                before = self.log_probabilities(modules["reference"], batch)
-            rewards = self.beta * (self.log_probabilities(modules["model"], batch) - before)
+            if self.loss == "kto":
+                with torch.no_grad():
+                    more["kl"] = self.log_ratios(modules, columns(batch, slice(len(SIDES), None))).mean(1)
+            rewards = self.beta * self.log_ratios(modules, columns(batch, slice(len(SIDES))))
         chosen, rejected = rewards.unbind(1)
-        return Rewards(chosen, rejected, self.losses(chosen - rejected))
+        return Rewards(chosen, rejected, more)
 
-    def losses(self, margins: Tensor) -> Tensor:
+    def losses(self, found: Rewards) -> Tensor:
+        """Of each pair, of a loss that needs no other pairs."""
+        margins = found.chosen - found.rejected
+        if self.loss == "orpo":
+            return found.more["nll"] - self.beta * logsigmoid(found.more["log_odds_ratio"])
         if self.loss == "ipo":
             return (margins / self.beta - 1 / (2 * self.beta)).square()
         return -(1 - self.label_smoothing) * logsigmoid(margins) - self.label_smoothing * logsigmoid(-margins)
 
+    def log_ratios(self, modules: Modules, batch: Batch) -> Tensor:
+        """How much more probable the model finds the answers than the reference does."""
+        with torch.no_grad():
+            before = self.log_probabilities(modules["reference"], batch)
+        return self.log_probabilities(modules["model"], batch) - before
+
     def log_probabilities(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Of the answers on both sides of each pair: the sum over their tokens, or the mean for IPO."""
+        """Of the answers on both sides of each pair: the sum over their tokens; for IPO and ORPO the mean."""
         learnt = batch["answers"].flatten(0, 1)[:, 1:] > 0
         targets = batch["input_ids"].flatten(0, 1)[:, 1:].masked_fill(~learnt, NO_TARGET)
         found = both_sides(batch, lambda rows: -token_losses(module(**rows, use_cache=False).logits[:, :-1], targets).sum(1))
-        return found / learnt.sum(1).view_as(found) if self.loss == "ipo" else found
+        return found / learnt.sum(1).view_as(found) if self.loss in ("ipo", "orpo") else found
+
+
+def log_odds(likely: Tensor) -> Tensor:
+    """Of log probabilities: log(p / (1 - p)). One that rounds to 0 has no gradient, rather than an infinite one."""
+    below = likely.clamp(max=-torch.finfo(likely.dtype).eps)
+    return below - torch.log(-torch.expm1(below))
+
+
+def columns(batch: Batch, sides: slice) -> Batch:
+    return {name: batch[name][:, sides] for name in ("input_ids", "attention_mask", "answers")}
 
 
 def both_sides(batch: Batch, compute: Callable[[Batch], Tensor]) -> Tensor:
@@ -123,4 +183,4 @@ def figures(found: Rewards) -> dict[str, Tensor]:
     margins = found.chosen - found.rejected
     return {
         "accuracy": (margins > 0).sum(), "margin": margins.sum(), "chosen_reward": found.chosen.sum(), "rejected_reward": found.rejected.sum()
-    }  # fmt: skip
+    } | {name: values.sum() for name, values in found.more.items()}  # fmt: skip

@@ -88,7 +88,10 @@ class QuestionAnswering(TextClassification):
         found = modules["model"](**windows.inputs)
         if not hasattr(found, "start_logits"):
             raise SystemExit(f"model.use: {self.use} answers no questions. Name a class such as transformers.BertForQuestionAnswering.")
-        logits = torch.stack([found.start_logits, found.end_logits], 2).float()
+        padding = (
+            windows.inputs["attention_mask"][:, :, None] == 0
+        )  # has no share in the loss, which would depend on the longest window beside
+        logits = torch.stack([found.start_logits, found.end_logits], 2).float().masked_fill(padding, -torch.inf)
         return windows, logits, self.head.losses(logits, targets(windows, batch["labels"]))
 
     def answers(self, logits: Tensor, windows: Windows, contexts: Tensor) -> list[str]:

@@ -7,16 +7,22 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
+from distributed.running import train
 from pipeline.workspace import KIND, UNKIND, configuration, make_workspace, snakemake, write_tokenizer
 from safetensors.torch import load_file
 from torch.nn.functional import log_softmax, logsigmoid
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
 
+from snaketrain.config.schema import Model, Settings
 from snaketrain.data.cells import BadData
+from snaketrain.extras.preferences.check import problems_of_run
 from snaketrain.extras.preferences.pairs import Pairs
-from snaketrain.extras.preferences.task import Preferences
+from snaketrain.extras.preferences.task import Preferences, log_odds
 
 SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64}
+TRAIN = configuration()["train"] | {"task": {"use": "preferences"}, "epochs": 4, "batch_size": 16}
+KTO = {"loss": "kto", "beta": 0.5, "undesirable_weight": 0.05}  # with which the point is above 0 in some steps
+ADAPTERS = {"r": 8, "target_modules": ["q_proj", "v_proj", "down_proj"]}
 TEMPLATE = (
     "{% for message in messages %}{{ message.role }} {{ message.content }} {% endfor %}{% if add_generation_prompt %}assistant {% endif %}"
 )
@@ -64,24 +70,31 @@ def weights(tokenizer, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, tokenizer, weights) -> Path:
     folder = tmp_path_factory.mktemp("preferences")
-    write(folder / "pairs.jsonl", pairs(90))
-    source = {"use": "snaketrain.extras.preferences.pairs.Pairs", "arguments": {"path": "pairs.jsonl", "tokenizer": str(tokenizer)}}
+    path = write(folder / "pairs.jsonl", pairs(81))  # of which the training gets 49, so that a last batch has a single one
+    source = {"use": "snaketrain.extras.preferences.pairs.Pairs", "arguments": {"path": str(path), "tokenizer": str(tokenizer)}}
+    orpo = {"train.task.arguments": {"loss": "orpo"}, "train.learning_rate": 5e-2, "model.adapters": ADAPTERS}
+    kto = {"train.task.arguments": KTO, "data.train.arguments.mismatched": True}
     reward = {"train.task.arguments": {"loss": "reward"}, "model.use": "transformers.LlamaForSequenceClassification"}
     make_workspace(
         folder,
         data={"name": "pairs", "train": source, "dev_fraction": 0.2, "test_fraction": 0.2},
         model={"use": "transformers.LlamaForCausalLM", "source": {"path": str(weights)}},
-        train=configuration()["train"] | {"task": {"use": "preferences"}, "epochs": 4, "learning_rate": 1e-2, "batch_size": 16},
+        train=TRAIN | {"learning_rate": 1e-2},
         select={"metric": "accuracy"},
-        runs={"one": {}, "sharded": {"compute.processes": 2, "train.strategy": "fsdp"}, "reward": reward},
+        tracking=configuration()["tracking"] | {"log_every_steps": 1},
+        runs={"one": {}, "sharded": {"compute.processes": 2, "train.strategy": "fsdp"}, "reward": reward, "orpo": orpo, "kto": kto},
     )
     snakemake(folder)
     return folder
 
 
-def journal(folder: Path, run: str, kind: str) -> list[dict]:
+def events(folder: Path, run: str, kind: str) -> list[dict]:
     lines = (folder / f"results/runs/{run}/training/journal.jsonl").read_text().splitlines()
-    return [event["metrics"] for event in map(json.loads, lines) if event["event"] == kind]
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def journal(folder: Path, run: str, kind: str) -> list[dict]:
+    return [event["metrics"] for event in events(folder, run, kind)]
 
 
 def test_two_processes_equal_one_and_preferences_are_learnt(finished):
@@ -92,6 +105,36 @@ def test_two_processes_equal_one_and_preferences_are_learnt(finished):
     assert after["accuracy"] > 0.9 and after["margin"] > 0.1 and after["chosen_reward"] > after["rejected_reward"]
     rewards = journal(finished, "reward", "eval")[-1]
     assert rewards["accuracy"] > 0.9 and rewards["margin"] > 0.1
+
+
+@pytest.mark.parametrize(("run", "arguments", "rate", "adapters"), [("orpo", {"loss": "orpo"}, 5e-2, ADAPTERS), ("kto", KTO, 1e-2, None)])
+def test_two_processes_equal_one(finished, tmp_path, run, arguments, rate, adapters):
+    (data,) = (
+        path
+        for path in finished.glob("results/data/*/manifest.json")
+        if json.loads(path.read_text())["facts"]["mismatched"] == (run == "kto")
+    )
+    (pretrained,) = finished.glob("results/models/*/manifest.json")
+    model = Model(use="transformers.LlamaForCausalLM", source={"path": "given"}, adapters=adapters)
+    settings = TRAIN | {"task": {"use": "preferences", "arguments": arguments}, "learning_rate": rate}
+    on_two = train(data, tmp_path / "two", 2, model=model, pretrained=pretrained, **settings)
+    on_one = {event["step"]: event["metrics"]["loss"] for event in events(finished, run, "train")}
+    assert len(on_one) > 5 and {step: on_two[step] for step in on_one} == pytest.approx(on_one, rel=1e-5)
+
+
+def test_kto_learns_what_is_preferred(finished):
+    before, *_, after = journal(finished, "kto", "eval")
+    assert "loss" not in after and before["kl"] == pytest.approx(0, abs=1e-6)
+    assert after["accuracy"] > 0.8 and after["margin"] > 0.1
+    first, *others = journal(finished, "kto", "train")
+    assert first["loss"] == pytest.approx((1 + 0.05) / 4, abs=1e-5), "all rewards are 0 at the start"
+    assert max(each["kl"] for each in others) > 0.1
+
+
+def test_orpo_learns_with_adapters_and_without_a_reference(finished):
+    before, *_, after = journal(finished, "orpo", "eval")
+    assert after["nll"] < before["nll"] and after["log_odds_ratio"] > before["log_odds_ratio"] and after["accuracy"] > 0.9
+    assert {path.name for path in (finished / "results/runs/orpo/selection/model").glob("*.safetensors")} == {"model.safetensors"}
 
 
 @pytest.mark.parametrize("run", ["one", "sharded"])
@@ -116,21 +159,22 @@ def test_the_model_can_be_loaded(finished):
 # --- losses
 
 
-def batch_of(tokenizer: Path, folder: Path) -> dict[str, torch.Tensor]:
-    made = Pairs(str(write(folder / "pairs.jsonl", pairs(7))), str(tokenizer))
+def batch_of(tokenizer: Path, folder: Path, **arguments) -> dict[str, torch.Tensor]:
+    made = Pairs(str(write(folder / "pairs.jsonl", pairs(7))), str(tokenizer), **arguments)
     return made.collate([made[number] for number in range(len(made))])
 
 
 def by_hand(module: LlamaForCausalLM, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """The sum of each answer's log probabilities, and its number of tokens, one answer at a time and without padding."""
     sums, counts = [], []
-    for pair in range(len(batch["input_ids"])):
-        for side in range(2):
+    pairs, sides, _ = batch["input_ids"].shape
+    for pair in range(pairs):
+        for side in range(sides):
             length = int(batch["attention_mask"][pair, side].sum())
             tokens, answer = batch["input_ids"][pair, side, :length], batch["answers"][pair, side, :length].bool()
             found = log_softmax(module(tokens[None]).logits[0], -1)[torch.arange(length - 1), tokens[1:]]
             sums.append(found[answer[1:]].sum()), counts.append(int(answer.sum()))
-    return torch.stack(sums).view(-1, 2), torch.tensor(counts).view(-1, 2)
+    return torch.stack(sums).view(pairs, sides), torch.tensor(counts).view(pairs, sides)
 
 
 @pytest.mark.parametrize(("arguments", "of_margins"), [
@@ -140,8 +184,7 @@ def by_hand(module: LlamaForCausalLM, batch: dict[str, torch.Tensor]) -> tuple[t
 ])  # fmt: skip
 def test_losses_are_those_of_the_formulas(tokenizer, weights, tmp_path, arguments, of_margins):
     batch, task = batch_of(tokenizer, tmp_path), Preferences(**arguments)
-    facts = {"tokenizer": str(tokenizer), "vocab_size": len(PreTrainedTokenizerFast.from_pretrained(tokenizer)), "pad_token_id": 0}
-    modules = task.build({"use": "transformers.LlamaForCausalLM", "arguments": {}}, weights, facts)
+    modules = task.build({"use": "transformers.LlamaForCausalLM", "arguments": {}}, weights, facts_of(tokenizer))
     with torch.no_grad():
         for parameter in modules["model"].parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
@@ -153,9 +196,59 @@ def test_losses_are_those_of_the_formulas(tokenizer, weights, tmp_path, argument
     assert all(parameter.grad is None for parameter in modules["reference"].parameters())
 
 
+def facts_of(tokenizer: Path) -> dict:
+    return {
+        "tokenizer": str(tokenizer),
+        "vocab_size": len(PreTrainedTokenizerFast.from_pretrained(tokenizer)),
+        "pad_token_id": 0,
+        "mismatched": False,
+    }
+
+
+def test_orpo_is_the_formula_of_its_paper(tokenizer, weights, tmp_path):
+    batch, task = batch_of(tokenizer, tmp_path), Preferences("orpo", beta=0.3)
+    modules = task.build({"use": "transformers.LlamaForCausalLM", "arguments": {}}, weights, facts_of(tokenizer))
+    assert set(modules) == {"model"}
+    sums, counts = by_hand(modules["model"], batch)
+    likely = (sums / counts).double().exp()  # by token, as equation 5 has it
+    odds = likely / (1 - likely)
+    ratios = (odds[:, 0] / odds[:, 1]).log()
+    loss, logged = task.training_step(modules, batch)
+    assert loss.item() == pytest.approx((-likely[:, 0].log() - 0.3 * logsigmoid(ratios)).sum().item(), rel=1e-5)
+    assert logged["log_odds_ratio"].item() == pytest.approx(ratios.sum().item(), rel=1e-4)
+    assert logged["nll"].item() == pytest.approx(-likely[:, 0].log().sum().item(), rel=1e-5)
+    assert {*logged, "loss"} == {*task.metrics} and not {"nll", "log_odds_ratio"} & {*Preferences("dpo").metrics}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_kto_is_the_formula_of_its_paper(tokenizer, weights, tmp_path, sign):
+    batch, task = batch_of(tokenizer, tmp_path, mismatched=True), Preferences("kto", 0.3, desirable_weight=1.2, undesirable_weight=0.8)
+    batch["ids"] = torch.arange(7)
+    model = {"use": "transformers.LlamaForCausalLM", "arguments": {}}
+    modules = task.build(model, weights, facts_of(tokenizer) | {"mismatched": True})
+    with torch.no_grad():
+        modules["model"].lm_head.weight.mul_(1 + sign * 0.5)  # surer of what it says, or less sure
+        ratios = by_hand(modules["model"], batch)[0] - by_hand(modules["reference"], batch)[0]
+    chosen, rejected, *others = ratios.unbind(1)
+    gained = torch.cat(others).mean()
+    point = max(gained, torch.tensor(0.0))
+    good, bad = 1.2 * (1 - torch.sigmoid(0.3 * (chosen - point))), 0.8 * (1 - torch.sigmoid(0.3 * (point - rejected)))
+    loss, logged = task.training_step(modules, batch)
+    assert loss.item() == pytest.approx(torch.cat([good, bad]).mean().item() * 7, rel=1e-5)
+    assert logged["kl"].item() == pytest.approx(gained.item() * 7, rel=1e-4) and abs(gained) > 0.1
+    assert {*logged} == {*task.metrics}
+
+
+def test_an_answer_that_is_certain_has_finite_gradients():
+    likely = torch.tensor([[0.0, -1.0], [1e-7, -20.0]], requires_grad=True)  # rounding may lead above 0
+    odds = log_odds(likely)
+    odds.sum().backward()
+    assert odds.isfinite().all() and likely.grad.isfinite().all()
+
+
 def test_a_reward_model_compares_the_last_tokens(tokenizer, tmp_path):
     batch, task = batch_of(tokenizer, tmp_path), Preferences("reward")
-    facts = {"tokenizer": str(tokenizer), "vocab_size": len(PreTrainedTokenizerFast.from_pretrained(tokenizer)), "pad_token_id": 0}
+    facts = facts_of(tokenizer)
     modules = task.build({"use": "transformers.LlamaForSequenceClassification", "arguments": SMALL}, None, facts)
     model: LlamaForSequenceClassification = modules["model"]
     rewards = []
@@ -163,7 +256,7 @@ def test_a_reward_model_compares_the_last_tokens(tokenizer, tmp_path):
         rewards.append(model(ids[mask > 0][None]).logits[0, 0])
     chosen, rejected = torch.stack(rewards).view(-1, 2).unbind(1)
     found = task.rewards(modules, batch)
-    assert found.losses.tolist() == pytest.approx((-logsigmoid(chosen - rejected)).tolist(), rel=1e-4)
+    assert task.losses(found).tolist() == pytest.approx((-logsigmoid(chosen - rejected)).tolist(), rel=1e-4)
     with pytest.raises(SystemExit, match="has no padding token"):
         task.build({"use": "transformers.LlamaForSequenceClassification", "arguments": SMALL}, None, facts | {"pad_token_id": None})
 
@@ -174,7 +267,10 @@ def test_a_reward_model_compares_the_last_tokens(tokenizer, tmp_path):
         ({"loss": "ppo"}, "ppo is not one of"),
         ({"beta": 0}, "above 0"),
         ({"label_smoothing": 0.5}, "below 0.5"),
-        ({"loss": "ipo", "label_smoothing": 0.1}, "none with ipo"),
+        ({"loss": "ipo", "label_smoothing": 0.1}, "only with dpo or reward"),
+        ({"loss": "orpo", "label_smoothing": 0.1}, "only with dpo or reward"),
+        ({"loss": "orpo", "desirable_weight": 0.5}, "only with kto"),
+        ({"loss": "kto", "undesirable_weight": 0}, "above 0"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments, message):
@@ -185,10 +281,39 @@ def test_arguments_that_make_no_sense_are_refused(arguments, message):
 def test_adapters_beside_a_reference_are_refused_before_the_training():
     model = {"use": "transformers.LlamaForCausalLM", "arguments": SMALL, "adapters": {"r": 2}}
     with pytest.raises(SystemExit, match="model.adapters: cannot be merged"):
-        Preferences().build(model, None, {"tokenizer": "", "vocab_size": 9, "pad_token_id": 0})
+        Preferences().build(model, None, {"tokenizer": "", "vocab_size": 9, "pad_token_id": 0, "mismatched": False})
+
+
+def test_kto_asks_for_other_answers_and_for_whole_batches(tokenizer, tmp_path):
+    for loss, mismatched in (("kto", False), ("dpo", True)):
+        with pytest.raises(SystemExit, match="must be true for kto"):
+            Preferences(loss).build({}, None, facts_of(tokenizer) | {"mismatched": mismatched})
+    batch = batch_of(tokenizer, tmp_path)
+    with pytest.raises(SystemExit, match="must be true for kto"):  # a development set of its own
+        Preferences("kto").rewards({}, batch)
+    run = Settings.model_validate(
+        {
+            "data": {"train": {"use": "own.py:Own"}},
+            "model": {"use": "transformers.LlamaForCausalLM"},
+            "train": {"task": {"use": "preferences", "arguments": KTO}, "accumulate": 2},
+            "compute": {"reduce_batch_on_oom": True},
+        }
+    )
+    assert [problem.partition(":")[0] for problem in problems_of_run(run)] == ["train.accumulate", "compute.reduce_batch_on_oom"]
 
 
 # --- pairs
+
+
+def test_mismatched_answers_are_those_of_another_prompt(tokenizer, tmp_path):
+    rows = [
+        {"prompt": prompt, "chosen": chosen, "rejected": "bad"} for prompt, chosen in (("the", "good"), ("the", "great"), ("it", "warm"))
+    ]
+    made = Pairs(str(write(tmp_path / "pairs.jsonl", rows)), str(tokenizer), mismatched=True)
+    texts = [[made.tokenizer.decode(ids[1:-1]) for ids, _ in item.values()] for item in map(made.__getitem__, range(3))]
+    assert texts[1] == ["the great", "the bad", "the warm", "the bad"] and [row[2] for row in texts] == ["the warm", "the warm", "it great"]
+    with pytest.raises(ValueError, match="no other pair has another prompt"):
+        Pairs(str(write(tmp_path / "same.jsonl", rows[:2])), str(tokenizer), mismatched=True)
 
 
 def test_tokens_are_those_of_prompt_and_answer(tokenizer, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from torchmetrics.functional.text import squad
-from transformers import PreTrainedTokenizerFast
+from transformers import BertConfig, BertForQuestionAnswering, PreTrainedTokenizerFast
 
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues
@@ -19,6 +19,7 @@ from snaketrain.data.preparing import prepare
 from snaketrain.data.surveying import check
 from snaketrain.data.tokenizer_files import copy_tokenizer
 from snaketrain.extras.question_answering.answers import agreement, normalized
+from snaketrain.extras.question_answering.label_kind import AnswersHead
 from snaketrain.extras.question_answering.task import QuestionAnswering, best_spans, targets
 from snaketrain.tasks.text_classification import INPUTS
 
@@ -131,6 +132,18 @@ def test_targets_hold_the_answer_or_are_the_first_token(folder):
         else:
             assert begin == end == 0
     assert found == {0, 1, 2, 4} and len(windows.question) > 2 * len(ASKED)
+
+
+def test_the_loss_of_a_window_is_the_same_beside_a_longer_one(folder):
+    (folder / "rows.jsonl").write_text(jsonl(in_squad(ASKED[1:2], "at New York") + in_squad(ASKED[1:2])))
+    prepared(folder, "rows.jsonl")
+    examples, answering = TextExamples(folder / "train.arrow", 0), task()
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    answering.head, model = AnswersHead(), BertForQuestionAnswering(config).eval()
+    alone, both = (answering.spans({"model": model}, examples.batch(numbers)) for numbers in ([0], [0, 1]))
+    assert alone[1].shape[1] < both[1].shape[1]
+    assert both[2][0].item() == pytest.approx(alone[2].item(), rel=1e-5)
 
 
 def test_the_best_part_is_that_of_all_pairs():
