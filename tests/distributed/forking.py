@@ -4,6 +4,7 @@ So a training starts in a fraction of a second, and can be killed a hundred time
 connected by torch.distributed; only the launcher is replaced.
 """
 
+import gc
 import os
 import random
 import runpy
@@ -18,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 import limits
+from pipeline import package_metadata
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/train_model.py"
 SHUTTING_DOWN_SECONDS = 60  # within which the peers must notice that one was killed
@@ -38,6 +40,7 @@ def preload() -> None:
     from snaketrain.runtime import loaded_code
 
     assert transformers
+    package_metadata.described()
     loaded_code._distributions_of_modules()
     torch.set_num_threads(1)
     sys.path.insert(0, str(SCRIPT.parent))
@@ -75,6 +78,8 @@ def _fork(script: Path, arguments: list[str], variables: dict[str, str], log: Pa
         return pid
     code = 1
     try:
+        gc.freeze()  # what is loaded is neither looked through nor copied
+        package_metadata.remember()
         os.environ.update(variables)
         # makes torch's pool of threads again, which was not forked: of several threads that do it at once, one finds none (torch 2.13)
         import torch

@@ -122,7 +122,7 @@ def events(folder: Path, kind: str) -> list[dict]:
     return [event for event in read_events(folder / "journal.jsonl")[0] if event["event"] == kind]
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), pytest.param(2, 4, marks=pytest.mark.slow)])
 def test_resumes_with_another_number_of_processes(data, tmp_path, before, after):
     """Without dropout, which draws other masks on other processes."""
     without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -313,7 +313,9 @@ def test_out_of_memory_is_answered_with_smaller_microbatches(data, tmp_path, pro
     assert json.loads((tmp_path / "run/manifest.json").read_text())["facts"]["steps"] == 44
 
 
-@pytest.mark.parametrize(("processes", "stop_at", "evaluated"), [(1, 7, 8), (1, 8, 8), (2, 11, 11), (1, 43, 44)])
+@pytest.mark.parametrize(
+    ("processes", "stop_at", "evaluated"), [(1, 7, 8), pytest.param(1, 8, 8, marks=pytest.mark.slow), (2, 11, 11), (1, 43, 44)]
+)
 def test_a_stop_at_an_evaluation_saves_first_and_evaluates_after_the_resume(data, tmp_path, processes, stop_at, evaluated):
     """The signal arrives in the step before the evaluated one, or in that step; within an epoch, at its end, in the last step."""
     for name, when in (("whole", None), ("parts", stop_at)):

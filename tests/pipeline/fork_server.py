@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+import types
 
 READ_AT_IMPORT = ("CUDA", "HF_", "LD_", "PYTHON", "TRANSFORMERS_")
 FOLLOWED = {"PYTHONPATH", "HF_HUB_OFFLINE", "MLFLOW_DISABLE_TELEMETRY"}  # the first by us; with the others it was started
@@ -31,15 +32,24 @@ def preload(*_: str) -> None:
     import torch.distributed.optim
     import torch.utils.tensorboard
     import torchmetrics
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
     from transformers import AutoTokenizer, BertForSequenceClassification, LlamaForCausalLM
 
     matplotlib.use("Agg")
+    ConstrainedLayoutEngine.execute = lambda *_: None  # which takes half of the time of a figure
     PIL.Image.preinit()
     assert alembic and mlflow and pandas and peft and pyarrow and scipy and sklearn and smart_open and snakemake and sqlalchemy
     assert tensorboard and torch and torchmetrics and AutoTokenizer and BertForSequenceClassification and LlamaForCausalLM
-    mlflow_tables = importlib.import_module("mlflow_tables")  # beside this file
-    mlflow_tables.make_once()
-    del sys.modules["mlflow_tables"]  # no stage has loaded it
+    beside_this_file("mlflow_tables").make_once()
+    package_metadata = beside_this_file("package_metadata")
+    package_metadata.described()
+    package_metadata.remember()
+
+
+def beside_this_file(name: str) -> types.ModuleType:
+    """Which no stage has loaded."""
+    importlib.import_module(name)
+    return sys.modules.pop(name)
 
 
 def differing(environment: dict[str, str]) -> list[str]:

@@ -13,7 +13,8 @@ from pathlib import Path
 import limits
 import psutil
 
-from pipeline.workspace import REPOSITORY, read_configuration, write_configuration
+from pipeline.warm_python import warm_python
+from pipeline.workspace import REPOSITORY, SNAKEMAKE, read_configuration, write_configuration
 
 TARGET = "results/runs/long/training/manifest.json"
 
@@ -54,13 +55,9 @@ def test_ctrl_c_saves_and_the_next_start_resumes(workspace, tmp_path):
     folder = shutil.copytree(workspace, tmp_path / "project", symlinks=True)
     changes = {"runs": {"long": {"train.epochs": 10}}, "compute": {"processes": 2, "threads": 2, "device": "cpu"}}
     write_configuration(folder, read_configuration(folder) | changes)
-    words = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "--directory", folder, "--cores", "2"]
-    command = [
-        "env",
-        "--default-signal=INT",
-        *words,
-        TARGET,
-    ]  # the process that started the tests may ignore Ctrl-C, like a background job of a shell
+    words = ["--snakefile", REPOSITORY / "Snakefile", "--directory", folder, "--cores", "2", TARGET]
+    # the process that started the tests may ignore Ctrl-C, like a background job of a shell
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "snakemake", *words]
     with open(tmp_path / "printed.txt", "w") as printed:
         running = subprocess.Popen(command, stdout=printed, stderr=printed, cwd=folder, start_new_session=True)
     try:
@@ -80,7 +77,7 @@ def test_ctrl_c_saves_and_the_next_start_resumes(workspace, tmp_path):
     log = (folder / "logs/train_model/long.log").read_text()
     assert f"stopped by SIGINT at step {stopped['step']}" in log  # the process that keeps the log survives the signal
 
-    shown = in_terminal(["env", "TERM=xterm", "NO_COLOR=1", *words, TARGET], folder)
+    shown = in_terminal(["env", "TERM=xterm", "NO_COLOR=1", warm_python(), SNAKEMAKE, *words], folder)
     assert f"long  resumes after step {stopped['step']}\r\n" in shown, shown
     assert "train_model        long  done in " in shown, shown
     assert re.search(r"\x1b\[2F\x1b\[Jlong  (eta \d:\d\d  )?\d+/\d+  \d+ %  loss ", shown), f"no live line: {shown}"

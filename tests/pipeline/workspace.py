@@ -13,6 +13,7 @@ import limits
 import yaml
 
 from pipeline.warm_python import warm_python
+from snaketrain.runtime.manifests import read_if_intact, stamp, write_checked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SNAKEMAKE = Path(__file__).with_name("forked_snakemake.py")
@@ -81,10 +82,40 @@ def snakemake(folder: Path, *arguments: str, snakefile: Path = REPOSITORY / "Sna
     """The workflow in the folder, on two cores unless told otherwise; stdout and stderr are text."""
     cores = () if any(a.startswith(("--cores", "-c")) for a in arguments) else ("--cores", "2")
     command = [warm_python(), str(SNAKEMAKE), "--snakefile", str(snakefile), "--directory", str(folder)]
+    if known_code and not (folder / CODE).exists():
+        keep_code(folder, known_code)
     done = subprocess.run([*command, *cores, *arguments], capture_output=True, text=True, cwd=folder, timeout=limits.seconds(600))
     if check and done.returncode:
         raise AssertionError(f"snakemake {' '.join(arguments)} failed ({done.returncode}):\n{done.stdout[-2000:]}\n{done.stderr[-8000:]}")
+    if not known_code:
+        known_code.update(code_of(folder))
     return done
+
+
+# --- what a workflow has found out about the code, which takes it as long as a small training, and which a new folder need not repeat
+
+CODE = Path(".snakemake/snaketrain-code.json")
+known_code: dict[str, Any] = {}  # of this repository
+
+
+def code_of(folder: Path) -> dict[str, Any]:
+    """Nothing, where no workflow has come so far."""
+    kept = read_if_intact(folder / CODE, "") or {"version": "", "found": {}}
+    found = {key: entry for key, entry in kept["found"].items() if key.startswith(str(REPOSITORY))}
+    return {"version": kept["version"], "found": found} if found else {}
+
+
+def keep_code(folder: Path, known: dict[str, Any]) -> None:
+    (folder / CODE).parent.mkdir(exist_ok=True)
+    write_checked(folder / CODE, known, indent=None)
+
+
+def keep_code_of_a_copy(folder: Path, copy: Path) -> None:
+    """In a folder that knows the code of this repository, of which `copy` has the files."""
+    known = code_of(folder)
+    found = {key.replace(str(REPOSITORY), str(copy), 1): result for key, (_, result) in known["found"].items()}
+    files = {key: Path(key.partition(" without ")[0]) for key in found}
+    keep_code(folder, known | {"found": {key: [stamp(file.stat()), found[key]] for key, file in files.items() if file.exists()}})
 
 
 def prepared(folder: Path) -> Path:
