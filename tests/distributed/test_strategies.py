@@ -107,7 +107,8 @@ def cases(processes: int) -> list[tuple[str, str, dict]]:
         return [*alone, *((strategy, "bart", {}) for strategy in EVERYWHERE)]
     if processes == 2:
         found = [(strategy, model, {}) for strategy in EVERYWHERE for model in ("bert", "bart", "pair", "own")]
-        found += [(strategy, "llama", {}) for strategy in ("fairscale_fsdp", "fsdp", "tensor_parallel")]  # to others, it is one more encoder
+        # to the other strategies, llama is one more encoder
+        found += [(strategy, "llama", {}) for strategy in ("fairscale_fsdp", "fsdp", "tensor_parallel")]
         found += [("fsdp", model, {"build_once": True}) for model in ("bart", "pair")]
         found += [("mesh", *case) for case in MESH[2]]
         return [*found, ("hsdp", "llama", {"shard": 2}), ("fsdp", "llama", {"cpu_offload": True, "exchange_each_piece": True})]
