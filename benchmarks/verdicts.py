@@ -2,10 +2,8 @@
 
 Examples are easy or hard for all models; seeds make a model better or worse as a whole, and on each example. The verdict reads the same
 predictions as on the page. `power`: how often it finds a difference that is there. `looking`: who adds seeds one by one until it says "better".
-`sequential`: seeds are added by a sequential verdict until it is decided.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -15,9 +13,7 @@ from harness import command_line, judge, write_figures
 
 from snaketrain.evaluation.paired import ERROR_RATE, Rows, level_of, over_seeds
 from snaketrain.evaluation.predictions import Predictions
-from snaketrain.evaluation.verdicts import Judged, Looks, verdict
-from snaketrain.extras.sequential_verdicts.decide_seeds import FUTILE, chance_at_the_end
-from snaketrain.extras.sequential_verdicts.top_level import SequentialVerdict
+from snaketrain.evaluation.verdicts import Looks, verdict
 
 GOAL = 0.05
 LOOKED_AT = range(2, 9)  # seeds
@@ -105,27 +101,6 @@ def rates_of_looking(looked_at: Sequence[int], population: Population, repeats: 
     return {name: number / repeats for name, number in hits.items()}
 
 
-def sequential(population: Population, repeats: int) -> dict[str, float]:
-    """What a sequential verdict with its own looks says of two configurations, and how many seeds it takes."""
-    generator, looks = np.random.default_rng(0), SequentialVerdict(runs=["a", "b"]).looks
-    said, taken = Counter[str](), 0
-    for _ in range(repeats):
-        correct, outcome = draw_correct(population, looks[-1], generator), "undecided"
-        for look, seeds in enumerate(looks, 1):
-            dev, test = (correct[split][:, :seeds] for split in ("dev", "test"))
-            best, second = np.argsort(-dev.mean((1, 2)), kind="stable")
-            rows = Rows(np.concatenate([test[best], test[second]]).T.astype(float), 1 / population.examples, population.examples)
-            tested = over_seeds(*test[[best, second]].mean(2), rows, level_of(look))
-            judged = Judged("", float(test[best].mean() - test[second].mean()), tested)
-            if judged.is_better:
-                outcome = ("the first is better", "the second is better")[best]
-            if judged.is_better or chance_at_the_end(judged, looks, look) < FUTILE:
-                break
-        said[outcome] += 1
-        taken += seeds
-    return {name: number / repeats for name, number in said.items()} | {"seeds": taken / repeats}
-
-
 def cases() -> dict[str, tuple[Population, tuple[int, ...]]]:
     """Populations by name, with the numbers of seeds to draw."""
     plain, several = Population(), (2, 3, 5)
@@ -137,7 +112,6 @@ def cases() -> dict[str, tuple[Population, tuple[int, ...]]]:
         "equal, 100 examples": (replace(plain, examples=100), several),
         "equal, by macro F1": (replace(plain, metric="macro_f1"), (3,)),
         "power: 0.5 logits better": (replace(plain, advantage=0.5), several),
-        "power: 0.25 logits better": (replace(plain, advantage=0.25), several),
     }
 
 
@@ -146,7 +120,6 @@ def main() -> None:
     parser.add_argument(
         "--repeats", type=int, default=1000, help="draws of each case (default: %(default)s); their standard error is 0.7 points at 1,000"
     )
-    parser.add_argument("--sequential", type=int, default=2000, help="draws of each case of sequential verdicts (default: %(default)s)")
     args = parser.parse_args()
     rates: dict[str, dict[str, float]] = {}
     for name, (population, numbers) in cases().items():
@@ -155,26 +128,11 @@ def main() -> None:
     models = rate(1, replace(Population(), of_seeds=0.0), args.repeats, lambda words: "more than chance" in words)
     rates["one seed each, equal models"] = {"1": models}
     looking = {name: rates_of_looking(LOOKED_AT, cases()[name][0], args.repeats) for name in ("equal", "equal, seeds matter much")}
-    at_once = {
-        name: sequential(population, args.sequential)
-        for name, (population, _) in cases().items()
-        if population.metric == "accuracy" and population.configurations == 2
-    }
-    content = {
-        "repeats": args.repeats,
-        "population": asdict(Population()),
-        "rates": rates,
-        "looking": looking,
-        "draws_of_sequential": args.sequential,
-        "sequential": at_once,
-    }
+    content = {"repeats": args.repeats, "population": asdict(Population()), "rates": rates, "looking": looking}
     write_figures(args.output, content)
     worst = max(share for name, found in rates.items() if name.startswith("equal") for share in found.values())
     worst = max(worst, *(shares["a level for each look"] for shares in looking.values()))
-    worst = max(worst, *(1 - found["undecided"] for name, found in at_once.items() if name.startswith("equal")))
-    taken = at_once["power: 0.5 logits better"]["seeds"]
-    half = {f"half a logit is found with {taken:.1f} seeds; the goal is at most 5": taken <= 5}
-    judge(half | {f"of equal configurations at most {worst:.1%} are called better; the promise is {GOAL:.0%}": worst <= GOAL})
+    judge({f"of equal configurations at most {worst:.1%} are called better; the promise is {GOAL:.0%}": worst <= GOAL})
 
 
 if __name__ == "__main__":
