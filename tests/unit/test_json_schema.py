@@ -65,7 +65,7 @@ def test_accepts(schema, config):
         ({"sweeps": {"a": {"train.seed": 3}}}, "$.sweeps.a['train.seed']"),
         ({"datasets": {"films": {"txt": "review"}}}, "$.datasets.films"),
         ({"search": {"rate": {"kep": 0.5}}}, "$.search.rate"),
-        ({"verdicts": {"warmup": {"runs": ["a"]}}}, "$.verdicts.warmup.runs"),
+        ({"verdicts": {"warmup": {"runs": ["a"]}}}, "$.verdicts.warmup"),
     ],
     ids=str,
 )
