@@ -17,6 +17,7 @@ from snaketrain.config.errors import ConfigurationError, problems_of
 from snaketrain.config.files import read_configuration
 from snaketrain.config.runs import CORRECTABLE, read
 from snaketrain.config.schema import Settings
+from snaketrain.config.schema.of_extras import modules
 from snaketrain.extras.search.top_level import SampledRuns, sampled_searches
 from snaketrain.orchestration.named_code import logged_metrics
 from snaketrain.orchestration.preflight import examine
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 SNAKEFILE = Path(__file__).resolve().parents[5] / "Snakefile"
 COMMON = ("data", "model", "train", "select")
-OF_RUNS = ("runs", "sweeps", "search")  # the sections that are not common to all runs
+OF_RUNS = ("runs", "sweeps", *(extra.KEY for extra in modules("top_level")))  # the sections that are not common to all runs
 OF_DEV_SET = ("data.split_seed", "data.dev_fraction", "data.limit_dev", "data.dev")
 INTERRUPTED = 128 + signal.SIGINT  # exit code
 
