@@ -115,7 +115,8 @@ def keep_code_of_a_copy(folder: Path, copy: Path) -> None:
     known = code_of(folder)
     found = {key.replace(str(REPOSITORY), str(copy), 1): result for key, (_, result) in known["found"].items()}
     files = {key: Path(key.partition(" without ")[0]) for key in found}
-    keep_code(folder, known | {"found": {key: [stamp(file.stat()), found[key]] for key, file in files.items() if file.exists()}})
+    copied = {key: [stamp(file.stat()), found[key]] for key, file in files.items() if file.exists()}
+    keep_code(folder, known | {"found": known["found"] | copied})
 
 
 def prepared(folder: Path) -> Path:
