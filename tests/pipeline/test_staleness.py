@@ -1,6 +1,5 @@
 """The documentation's table of edits, row by row: a finished workspace is edited, and Snakemake reports what it would run."""
 
-import contextlib
 import json
 import os
 import re
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from distributed import forking
 
 from pipeline.warm_python import warm_python
 from pipeline.workspace import REPOSITORY, keep_code_of_a_copy, snakemake
@@ -55,15 +53,8 @@ def jobs_in(printed: str) -> set[str]:
 
 
 def dry_run(folder: Path, *arguments: str) -> str:
-    """Forked, since half of its time is spent on imports, and this file runs it fifty times."""
-    import snakemake.cli  # noqa: F401 - for the forked processes
-
-    log = folder.with_name("dry_run.log")
-    log.unlink(missing_ok=True)
-    words = ["--dry-run", "--snakefile", str(folder / "Snakefile"), "--directory", str(folder), "--cores", "2", *arguments]
-    with contextlib.chdir(folder):
-        assert forking.run(words, 1, log, Path(__file__).with_name("forked_snakemake.py")) == [0], log.read_text()
-    return log.read_text()
+    done = snakemake(folder, "--dry-run", *arguments, snakefile=folder / "Snakefile")
+    return done.stdout + done.stderr
 
 
 def of(rules: set[str], *runs: str) -> set[str]:
