@@ -111,8 +111,9 @@ def keep_code(folder: Path, known: dict[str, Any]) -> None:
 
 
 def keep_code_of_a_copy(folder: Path, copy: Path) -> None:
-    """In a folder that knows the code of this repository, of which `copy` has the files."""
-    known = code_of(folder)
+    """In a folder that knows the code of this repository, of which `copy` has the files; in another, nothing."""
+    if not (known := code_of(folder)):
+        return
     found = {key.replace(str(REPOSITORY), str(copy), 1): result for key, (_, result) in known["found"].items()}
     files = {key: Path(key.partition(" without ")[0]) for key in found}
     copied = {key: [stamp(file.stat()), found[key]] for key, file in files.items() if file.exists()}
