@@ -44,7 +44,7 @@ class DecideSeeds(Decision):
         return later - {run for each in self.verdicts.values() for run in each.at(1)}
 
     def finishing(self) -> list[str]:
-        return [run for run in self.runs if any(run in self.needed(name) for name in self.verdicts)]
+        return sorted(set(self.runs) & {run for name in self.verdicts for run in self.needed(name)})
 
     def needed(self, name: str) -> list[str]:
         """The runs of a verdict, as far as it is decided that it needs them."""
