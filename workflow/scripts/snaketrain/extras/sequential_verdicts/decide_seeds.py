@@ -27,7 +27,7 @@ def arguments() -> Namespace:
     parser = stages.parser("decide_seeds", __doc__)
     parser.add_argument("--decision", required=True, metavar="VERDICT/LOOK", help="name of the look")
     parser.add_argument(
-        "--manifests", required=True, nargs="+", metavar="MANIFEST", help="of the look before, and of the evaluations of this one"
+        "--manifests", required=True, nargs="+", metavar="MANIFEST", help="manifests of the look before, and of the evaluations of this one"
     )
     return parser.parse_args()
 

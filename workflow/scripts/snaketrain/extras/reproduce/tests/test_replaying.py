@@ -118,7 +118,7 @@ def test_the_weights_that_an_interval_begins_with_count_too(workspace):
 
 def test_ctrl_c_ends_the_replays(workspace):
     verifying = subprocess.Popen(
-        [sys.executable, *command(workspace, "verify")[1:]],
+        ["env", "--default-signal=INT", sys.executable, *command(workspace, "verify")[1:]],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -146,7 +146,7 @@ def test_a_step_is_shown_with_its_examples(workspace, tmp_path):
     assert told[0] == f"first: continues from step {kept}, 1 steps before step {kept + 2}"
     assert told[1].startswith(f"steps {kept + 1} to {kept + 1}: replayed in ")
     assert told[3] == "the loss in its line of the journal is equal, bit for bit"
-    assert len(told) == 9 and all("sentences.csv, line " in line for line in told[6:])
+    assert sum("sentences.csv, line " in line for line in told) == 3, told
     rows = list(csv.DictReader((tmp_path / "all.csv").open()))
     hardest = [float(row["loss"]) for row in rows]
     assert len(rows) == 16 and hardest == sorted(hardest, reverse=True)
