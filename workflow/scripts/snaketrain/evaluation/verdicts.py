@@ -64,7 +64,7 @@ class Judged(NamedTuple):
 def verdict(groups: list[SeedGroup], predicted: Predicted, looks: Looks | None = None) -> str:
     """One or two sentences for each set of runs that can be compared; mixed ones are not. `looks` gains those of this verdict."""
     looks = looks or Looks()
-    groups = [group for group in groups if not any(member.get("mixed") for member in group["members"])]
+    groups = unmixed(groups)
     several = differing_examples(groups)
     found = {by: gap_between_the_best(here, *by[1:], predicted, looks).words for by, here in comparable(groups).items() if len(here) > 1}
     if len(groups) < 2:
@@ -85,13 +85,19 @@ def differing_examples(groups: list[SeedGroup]) -> str:
     return f" Development sets of other examples are not ranked against each other ({named})."
 
 
+def unmixed(groups: list[SeedGroup]) -> list[SeedGroup]:
+    """Those without a training whose code or settings were changed in its middle, which is the result of neither."""
+    return [group for group in groups if not any(member.get("mixed") for member in group["members"])]
+
+
 def of_two(runs: list[FinishedRun], predicted: Predicted, looks: Looks, seen: Sequence[Collection[str]]) -> Judged:
     """The verdict on two configurations. `seen`: the runs with which they were looked at before."""
     count_looks(looks, runs, seen)
-    groups = seed_groups(runs, ranked(list(map(row, runs))))
+    groups = unmixed(seed_groups(runs, ranked(list(map(row, runs)))))
     if len(groups) != 2 or len(comparable(groups)) != 1:
         raise SystemExit(
-            f"{' and '.join(group['run'] for group in groups)}: cannot be compared, since they are not two configurations with the same data and metric."
+            f"{', '.join(run['run'] for run in runs)}: cannot be compared, since they are not two configurations with the same data and metric, "
+            "or code or settings of some were changed in the middle of their training."
         )
     [((_, metric, mode), _)] = comparable(groups).items()
     return gap_between_the_best(groups, metric, mode, predicted, looks)

@@ -50,9 +50,13 @@ def main(args: Namespace) -> None:
 
 def looked(asked: SequentialVerdict, look: int, evaluated: dict[str, Manifest]) -> JsonObject:
     """What the page would say, and whether more seeds are to be trained."""
-    runs = [comparing.read_run(evaluated[name].folder.parent) for name in asked.at(look)]
-    looks, seen = verdicts.Looks(), [asked.at(each) for each in range(1, look)]
-    judged = verdicts.of_two(runs, partial(predicted, evaluated), looks, seen)
+    runs = {name: comparing.read_run(evaluated[name].folder.parent) for name in asked.at(look)}
+
+    def predicted(run: str, split: str) -> Predictions | None:
+        return read_predictions(evaluated[run].folder, split, runs[run]["test" if split == "test" else "dev"])
+
+    seen = [asked.at(each) for each in range(1, look)]
+    judged = verdicts.of_two([*runs.values()], predicted, verdicts.Looks(), seen)
     chance = 0.0 if judged.is_better else chance_at_the_end(judged, asked.looks, look)
     if judged.is_better:
         why = "Decided: no further seeds."
@@ -69,12 +73,6 @@ def looked(asked: SequentialVerdict, look: int, evaluated: dict[str, Manifest]) 
         "why": why,
         "looks": [*seen, asked.at(look)],
     }
-
-
-def predicted(evaluated: dict[str, Manifest], run: str, split: str) -> Predictions | None:
-    return read_predictions(
-        evaluated[run].folder, split, comparing.read_run(evaluated[run].folder.parent)["test" if split == "test" else "dev"]
-    )
 
 
 def chance_at_the_end(judged: verdicts.Judged, looks: Sequence[int], look: int) -> float:
