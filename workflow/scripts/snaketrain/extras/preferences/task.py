@@ -1,15 +1,16 @@
 """Learns which of two answers is better: a language model by DPO, IPO or KTO, beside a frozen copy of itself, or by ORPO without one; or a reward model."""
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from snaketrain.data.loading.training_data import Batch
-from snaketrain.extras.preferences.kto import kto_losses, point_of_batch
 from snaketrain.extras.preferences.pairs import SIDES
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.models.token_losses import NO_TARGET, token_losses
@@ -161,6 +162,30 @@ class Preferences(Task):
         targets = batch["input_ids"].flatten(0, 1)[:, 1:].masked_fill(~learnt, NO_TARGET)
         found = both_sides(batch, lambda rows: -token_losses(module(**rows, use_cache=False).logits[:, :-1], targets).sum(1))
         return found / learnt.sum(1).view_as(found) if self.loss in ("ipo", "orpo") else found
+
+
+# --- KTO: an answer is good or bad by how its reward compares with a point that the whole batch, of all ranks, decides
+
+
+def kto_losses(chosen: Tensor, rejected: Tensor, point: float, desirable: float, undesirable: float) -> Tensor:
+    """For each pair the mean over its two answers, from their rewards."""
+    return (desirable * (1 - torch.sigmoid(chosen - point)) + undesirable * (1 - torch.sigmoid(point - rejected))) / 2
+
+
+def point_of_batch(ids: Tensor, rewards: Tensor) -> float:
+    """The mean reward of answers that do not belong to their prompt, which estimates how far the model is from the reference; at least 0.
+
+    An example that several ranks have, such as where one would have none, counts once; the sum is exact, so that their number does not matter.
+    """
+    found = dict(zip(ids.tolist(), rewards.tolist(), strict=True))
+    if dist.is_initialized():
+        of_ranks: list[dict[int, float]] = [{}] * dist.get_world_size()
+        dist.all_gather_object(of_ranks, found)
+        found = {number: reward for each in of_ranks for number, reward in each.items()}
+    return max(0.0, math.fsum(found.values()) / len(found))
+
+
+# --- of any loss
 
 
 def log_odds(likely: Tensor) -> Tensor:
