@@ -297,9 +297,8 @@ def test_an_unchanged_start_imports_nothing_and_a_changed_file_is_checked_again(
     started = []
     process = effects._one_process
     monkeypatch.setattr(effects, "_one_process", lambda *asked: started.append(asked) or process(*asked))
-    before = time.process_time()
     assert problems_of(config | {"tracking": {"notes": "new"}}) == []
-    assert time.process_time() - before < 1 and not started
+    assert not started
     (folder / "mine.py").write_text(MINE.replace("torch.ones(2)", "torch.ones(5)"))
     forks()
     assert any("RuntimeError" in problem for problem in problems_of(config))
