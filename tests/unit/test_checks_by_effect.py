@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import limits
 import pytest
+from transformers import BertConfig
 
 from snaketrain.checking import runs as checking
 from snaketrain.config.errors import ConfigurationError
@@ -33,6 +34,8 @@ MODULE = {
     "train": {"steps": 3, "task": {"use": "module", "arguments": {"losses": {"output": {"use": "torch.nn.MSELoss"}}}}},
     "select": {"metric": "loss"},
 }
+PRETRAINED = BASE | {"model": {"use": "transformers.BertForSequenceClassification", "source": {"path": "bert"}}}
+ADAPTERS = {"r": 2, "target_modules": ["query"]}
 MINE = """
 import os
 import sys
@@ -210,6 +213,7 @@ def folder(tmp_path, monkeypatch, tiny_tokenizer):
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "tokenizer").symlink_to(tiny_tokenizer)
     (tmp_path / ".snakemake").mkdir()
+    BertConfig(**SIZE).save_pretrained(tmp_path / "bert")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -234,6 +238,9 @@ def test_what_would_fail_or_learn_nothing_is_refused(folder, by_effect, config, 
         (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"depth": 3, "width": 2}}),
         (MODULE, "model.use", "mine.py:Values"),  # which cannot run without values
         (BASE, "train.schedule", "torch.optim.lr_scheduler.ReduceLROnPlateau"),
+        (PRETRAINED, "model.adapters", ADAPTERS),
+        (PRETRAINED, "model.arguments", {"dtype": "bfloat16"}),
+        (PRETRAINED | {"model": PRETRAINED["model"] | {"adapters": ADAPTERS}}, "model.arguments", {"dtype": "bfloat16"}),
         (BASE, "train.groups", GROUPS[::-1]),
         (BASE, "train.callbacks", [{"use": "mine.py:Helpful", "arguments": {"every": 2}}]),
     ],

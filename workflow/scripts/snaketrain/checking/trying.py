@@ -247,11 +247,23 @@ def reduce_bucket(_: object, bucket: torch._C._distributed_c10d.GradBucket) -> t
 
 @contextlib.contextmanager
 def without_moving() -> Iterator[None]:
-    """Modules are on the CPU already; moving one there would swap its parameters, which torch refuses for fake tensors."""
+    """Modules are on the CPU already. Moving one there, or changing its type, as for adapters, would swap its parameters, which torch refuses for
+    fake tensors."""
     moving = nn.Module.to
 
     def to(module: nn.Module, *where: Value, **options: Value) -> nn.Module:
-        return module if where == (torch.device("cpu"),) and not options else moving(module, *where, **options)
+        device, dtype, *_ = torch._C._nn._parse_to(*where, **options)
+        if device not in (None, torch.device("cpu")):
+            return moving(module, *where, **options)
+        made: dict[Tensor, Tensor] = {}  # of parameters that modules share
+        for tensors in [each for part in module.modules() for each in (part._parameters, part._buffers)]:
+            for name, tensor in tensors.items():
+                if tensor is not None and tensor.is_floating_point() and dtype not in (None, tensor.dtype):
+                    if tensor not in made:
+                        cast = tensor.detach().to(dtype)
+                        made[tensor] = nn.Parameter(cast, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else cast
+                    tensors[name] = made[tensor]
+        return module
 
     with patch.object(nn.Module, "to", to):
         yield
