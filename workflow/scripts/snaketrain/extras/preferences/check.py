@@ -1,17 +1,25 @@
-"""Refuses settings with which the loss of KTO would depend on how a batch is divided."""
+"""Refuses what a reference cannot have, and settings with which the loss of KTO would depend on how a batch is divided."""
 
 from collections.abc import Iterator
 
 from snaketrain.config.schema import Settings
+from snaketrain.extras.preferences import WITH_REFERENCE
 
 
 def relevant_to(run: Settings) -> object:
-    return run.train, run.compute
+    return run.train, run.compute, run.model
 
 
 def problems_of_run(run: Settings) -> Iterator[str]:
     task = run.train.task
-    if task.use != "preferences" or task.arguments.get("loss") != "kto":
+    if task.use != "preferences":
+        return
+    loss = task.arguments.get("loss", "dpo")
+    if loss in WITH_REFERENCE and run.model.source is None:
+        yield f"model.source: is missing: `{loss}` holds the model to where it started, and one with random weights knows nothing. Name trained weights."
+    if loss in WITH_REFERENCE and run.model.adapters:
+        yield "model.adapters: cannot be merged where there is a reference as well. Remove them, or use orpo or a reward model."
+    if loss != "kto":
         return
     why = "`kto` compares each answer with a mean over the whole batch, and a microbatch has only a part of it"
     if run.train.accumulate > 1:

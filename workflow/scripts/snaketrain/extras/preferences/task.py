@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from snaketrain.data.loading.training_data import Batch
+from snaketrain.extras.preferences import WITH_REFERENCE
 from snaketrain.extras.preferences.pairs import SIDES
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.models.token_losses import NO_TARGET, token_losses
@@ -19,7 +20,6 @@ from snaketrain.tasks.base import Columns, Figures, Modules, Objective, Task
 from snaketrain.tasks.predicting_tokens import check_vocabulary
 
 LOSSES = ("dpo", "ipo", "kto", "orpo", "reward")
-WITH_REFERENCE = ("dpo", "ipo", "kto")
 SMOOTHED = ("dpo", "reward")
 OF_ONE_LOSS = {"nll": "orpo", "log_odds_ratio": "orpo", "kl": "kto"}  # metrics
 WHERE = "train.task.arguments"
@@ -61,10 +61,6 @@ class Preferences(Task):
         self.tokenizer = data["tokenizer"]
         if data["mismatched"] != (self.loss == "kto"):
             raise SystemExit(FOR_KTO)
-        if model.get("adapters") and self.loss in WITH_REFERENCE:
-            raise SystemExit(
-                "model.adapters: cannot be merged where there is a reference as well. Remove them, or use orpo or a reward model."
-            )
         if self.loss == "reward" and data["pad_token_id"] is None:
             raise SystemExit(
                 f"data.train.arguments.tokenizer: {self.tokenizer} has no padding token, by which a reward model finds the end of each row. Give it one."
@@ -74,10 +70,6 @@ class Preferences(Task):
         if self.loss != "reward":
             check_vocabulary(made["model"], data["vocab_size"])
         if self.loss in WITH_REFERENCE:
-            if folder is None:
-                raise SystemExit(
-                    "model.source: is missing: what is held to a model with random weights learns nothing. Name trained weights."
-                )
             made["reference"] = make_model(model, folder, always, {}).requires_grad_(False)
         for module in made.values():  # answers and modules are compared, so that dropout would be noise in every margin
             for part in module.modules():

@@ -13,6 +13,9 @@ from safetensors.torch import load_file
 from torch.nn.functional import log_softmax, logsigmoid
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
 
+from snaketrain.checking import Findings
+from snaketrain.checking.runs import check
+from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Model, Settings
 from snaketrain.data.cells import BadData
 from snaketrain.extras.preferences.check import problems_of_run
@@ -278,10 +281,39 @@ def test_arguments_that_make_no_sense_are_refused(arguments, message):
         Preferences(**arguments)
 
 
-def test_adapters_beside_a_reference_are_refused_before_the_training():
-    model = {"use": "transformers.LlamaForCausalLM", "arguments": SMALL, "adapters": {"r": 2}}
-    with pytest.raises(SystemExit, match="model.adapters: cannot be merged"):
-        Preferences().build(model, None, {"tokenizer": "", "vocab_size": 9, "pad_token_id": 0, "mismatched": False})
+def settings(arguments, model=None, **others) -> Settings:
+    data, model = {"train": {"use": "own.py:Own"}}, {"use": "transformers.LlamaForCausalLM", **(model or {})}
+    task = {"use": "preferences", "arguments": arguments}
+    return Settings.model_validate({"data": data, "model": model, "train": {"task": task, **others.pop("train", {})}, **others})
+
+
+def test_what_a_reference_cannot_have_is_refused_before_any_job():
+    (random,) = problems_of_run(settings({}))
+    assert random.startswith("model.source: is missing: `dpo` holds the model to where it started")
+    pretrained = {"source": {"path": "llama"}}
+    (adapted,) = problems_of_run(settings({}, pretrained | {"adapters": {"r": 2}}))
+    assert adapted.startswith("model.adapters: cannot be merged")
+    assert not [
+        *problems_of_run(settings({"loss": "orpo"})),
+        *problems_of_run(settings({"loss": "reward"}, pretrained | {"adapters": {"r": 2}})),
+    ]
+
+
+def test_a_step_of_each_loss_can_be_tried_before_any_job(tokenizer, weights, tmp_path):
+    source = {"use": "snaketrain.extras.preferences.pairs.Pairs", "arguments": {"tokenizer": str(tokenizer)}}
+    source["arguments"] |= {"path": str(write(tmp_path / "pairs.jsonl", pairs(6)))}
+    kto = {"train.task.arguments": KTO, "data.train.arguments.mismatched": True}
+    config = {
+        "data": {"train": source},
+        "model": {"use": "transformers.LlamaForCausalLM", "source": {"path": str(weights)}},
+        "train": {"task": {"use": "preferences"}, "steps": 2},
+        "select": {"metric": "accuracy"},
+        "runs": {"dpo": {}, "orpo": {"train.task.arguments": {"loss": "orpo"}, "model.adapters": ADAPTERS}, "kto": kto},
+    }
+    said: list[dict] = []
+    check(read_runs(config), Findings(said.append), tmp_path)
+    assert not [found for found in said if "problem" in found]
+    assert sum(found["attempt"] == "train.task" for found in said) == 2 * len(config["runs"])  # that the task is made, and takes a step
 
 
 def test_kto_asks_for_other_answers_and_for_whole_batches(tokenizer, tmp_path):
@@ -291,14 +323,7 @@ def test_kto_asks_for_other_answers_and_for_whole_batches(tokenizer, tmp_path):
     batch = batch_of(tokenizer, tmp_path)
     with pytest.raises(SystemExit, match="must be true for kto"):  # a development set of its own
         Preferences("kto").rewards({}, batch)
-    run = Settings.model_validate(
-        {
-            "data": {"train": {"use": "own.py:Own"}},
-            "model": {"use": "transformers.LlamaForCausalLM"},
-            "train": {"task": {"use": "preferences", "arguments": KTO}, "accumulate": 2},
-            "compute": {"reduce_batch_on_oom": True},
-        }
-    )
+    run = settings(KTO, {"source": {"path": "llama"}}, train={"accumulate": 2}, compute={"reduce_batch_on_oom": True})
     assert [problem.partition(":")[0] for problem in problems_of_run(run)] == ["train.accumulate", "compute.reduce_batch_on_oom"]
 
 
