@@ -58,6 +58,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self.phase = "build"
         self.flops = 0
         self.exchanged: Counter[str] = Counter()  # bytes by operation
+        self.made_up = 0  # numbers that were asked for
         self.events: list[tuple[str, Storage, int]] = []  # the phase, and by how much a storage grew or shrank
         self.living: dict[int, Storage] = {}
         self._references: dict[int, weakref.ref[UntypedStorage]] = {}
@@ -143,9 +144,9 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self._references.pop(key)
         self.events.append((self.phase, record, -record.bytes))
 
-    @staticmethod
-    def _number(tensor: Tensor) -> float | int | bool:
+    def _number(self, tensor: Tensor) -> float | int | bool:
         """Fake tensors have no values. A norm of 1 is finite, and what is asked for as true or false is false."""
+        self.made_up += 1
         return False if tensor.dtype == torch.bool else 1.0 if tensor.is_floating_point() else 1
 
     def _count(self, func: Value, args: Args, kwargs: Kwargs, found: Value) -> None:

@@ -235,6 +235,7 @@ class Own(CausalLm):
     [
         ("sums['loss'].item()", None),
         ("sums['loss'].numpy()", None),
+        ("['of a single value'][sums['loss'].long().item()]", None),
         ("sums['accuracies']", "KeyError"),
         ("outputs.accuracies", "AttributeError"),
         ("sums['loss'].view(7)", "RuntimeError"),
