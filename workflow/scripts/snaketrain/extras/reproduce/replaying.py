@@ -21,7 +21,7 @@ from snaketrain.runtime.manifests import damage, private, read_manifest, write_c
 from snaketrain.runtime.ownership import living_process
 from snaketrain.runtime.processes import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
 from snaketrain.runtime.provenance import described, differing, own_files
-from snaketrain.runtime.run_folder import differing_names, fingerprint, of_training, planned_code, read_about
+from snaketrain.runtime.run_folder import differing_names, fingerprint, microbatches_that_fit, of_training, planned_code, read_about
 from snaketrain.runtime.stages import Job, JobSettings
 from snaketrain.runtime.strict_json import JsonObject, shortened
 
@@ -196,6 +196,10 @@ class Recorded:
             print(f"differs: {each}")
         if self.run["environment"]["device"] == "cuda" and not self.run["settings"]["train"]["deterministic"]:
             print("note: trained on a GPU without train.deterministic, so that a replay may be equal up to rounding only")
+        if (number := microbatches_that_fit(self.folder)) > self.run["settings"]["train"]["accumulate"]:
+            print(
+                f"note: the memory ran out, and later steps were computed in {number} microbatches, unlike in a replay: their rounding may differ"
+            )
         return found
 
 

@@ -23,7 +23,7 @@ from unit.points import make, module_of
 from snaketrain.extras.reproduce import inspect_step
 from snaketrain.extras.reproduce.replaying import Recorded
 from snaketrain.extras.reproduce.verify import draw
-from snaketrain.runtime.manifests import damage, read_checked, read_manifest, write_json
+from snaketrain.runtime.manifests import damage, read_checked, read_manifest, write_checked, write_json
 from snaketrain.training.checkpoints.publishing import LISTING, flushed, read_listing
 
 FOLDER = REPOSITORY / "workflow/scripts/snaketrain/extras/reproduce"
@@ -191,8 +191,10 @@ def test_what_cannot_be_equal_is_told_first(workspace, capsys, monkeypatch):
     assert draw(recorded, 9, 0)[0].first == second
     recorded.run["environment"]["device"], recorded.run["versions"] = "cuda", recorded.run["versions"] | {"numpy": "1.0"}
     recorded.run["code"] = {"snaketrain.training.step": "0123", "own/task.py": "4567"}
+    write_checked(training(workspace) / "microbatches.json", {"microbatches": 2})
     recorded.tell_differences()
     told = capsys.readouterr().out
+    assert "note: the memory ran out, and later steps were computed in 2 microbatches" in told
     assert "differs: the code: snaketrain.training.step was changed" in told and "own/task.py was changed" in told
     assert "differs: versions: numpy 1.0 (now " in told and "on a GPU without train.deterministic" in told
 
