@@ -33,6 +33,7 @@ class Task:
     measured: Mapping[str, Metric] = {}  # the metrics that the configuration names, besides those of `measure`
     counts = "examples"  # what `count` counts; named in the reported speed
     evaluates_only = False  # True: `validation_epoch` and `state_dict` of this very class change no weight, so that evaluating at other steps repeats none
+    whole_batches = False  # True: a loss compares the examples of a batch, which microbatches would divide
     wraps = True  # False: `build` returns modules that the task has wrapped itself, which the strategy leaves alone
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:

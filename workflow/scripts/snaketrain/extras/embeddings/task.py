@@ -23,6 +23,7 @@ POOLING = ("mean", "cls")
 class Embeddings(Task):
     metrics: Mapping[str, str] = dict.fromkeys([*GAINS, "spearman", "cosine"], "max")
     counts = "pairs"
+    whole_batches = True
 
     def __init__(self, temperature: float = 0.05, pooling: str = "mean", symmetric: bool = True):
         """`temperature`: what similarities are divided by. `pooling`: the `mean` of a text's tokens, or the first one, `cls`. `symmetric`: first texts are found from second ones as well."""

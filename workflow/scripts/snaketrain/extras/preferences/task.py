@@ -53,6 +53,7 @@ class Preferences(Task):
         for name, weight in (("desirable_weight", desirable_weight), ("undesirable_weight", undesirable_weight)):
             if weight <= 0 or (weight != 1 and loss != "kto"):
                 raise SystemExit(f"{WHERE}.{name}: is {weight:g}. Give a number above 0, and only with kto.")
+        self.whole_batches = loss == "kto"
         self.loss, self.beta, self.label_smoothing, self.weights = loss, beta, label_smoothing, (desirable_weight, undesirable_weight)
         without = [name for name, of in OF_ONE_LOSS.items() if of != loss] + ["loss"] * (loss == "kto")
         self.metrics = {name: mode for name, mode in self.metrics.items() if name not in without}

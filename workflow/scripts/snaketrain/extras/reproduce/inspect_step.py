@@ -118,15 +118,16 @@ def trainer_of(replay: Replay) -> "tuple[Trainer, Manifest]":
     """Of this process alone, for the training in the folder of the replay; and the manifest of its data."""
     from snaketrain.config.schema import Model, Train, Use
     from snaketrain.data.loading.examples import open_splits
-    from snaketrain.training.building import start_strategy
+    from snaketrain.training.building import make_task, start_strategy
     from snaketrain.training.trainer import Trainer, TrainerOptions
 
     run = replay.run
     train, model = Train.model_validate(run["settings"]["train"]), Model.model_validate(run["settings"]["model"])
-    if (processes := run["environment"]["processes"]) > 1:
-        train = train.model_copy(update={"strategy": Use(use="auto"), "accumulate": train.accumulate * processes})
-    strategy = start_strategy(train, run["device"], run["environment"]["precision"])
     read = {role: read_manifest(path) for role, path in run["paths"].items()}
+    if (processes := run["environment"]["processes"]) > 1:
+        divided = 1 if make_task(train).whole_batches else train.accumulate * processes  # each as large as one of a process
+        train = train.model_copy(update={"strategy": Use(use="auto"), "accumulate": divided})
+    strategy = start_strategy(train, run["device"], run["environment"]["precision"])
     weights, initial = (read[role].model_files if role in read else None for role in ("model", "initial"))
     options = TrainerOptions(log_every=run["log_every"], resume_changed=True)  # on one process, some settings are others
     splits = open_splits(read["data"], train)

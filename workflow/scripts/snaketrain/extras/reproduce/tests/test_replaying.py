@@ -24,7 +24,9 @@ from snaketrain.extras.reproduce import inspect_step
 from snaketrain.extras.reproduce.replaying import Recorded
 from snaketrain.extras.reproduce.verify import draw
 from snaketrain.runtime.manifests import damage, read_checked, read_manifest, write_checked, write_json
+from snaketrain.tasks.base import Task
 from snaketrain.training.checkpoints.publishing import LISTING, flushed, read_listing
+from snaketrain.training.trainer import Trainer
 
 FOLDER = REPOSITORY / "workflow/scripts/snaketrain/extras/reproduce"
 DROPOUT = MODEL.model_copy(update={"arguments": MODEL.arguments | {"hidden_dropout_prob": 0.1}})
@@ -152,6 +154,18 @@ def test_a_step_is_shown_with_its_examples(workspace, tmp_path):
     assert len(rows) == 16 and hardest == sorted(hardest, reverse=True)
     assert f"mean of their losses is {sum(hardest) / 16:.6g}" in told[4]
     assert "--step: 23 is not one of the steps" in run(workspace, "inspect_step", "--step", 23, code=1)
+
+
+def test_a_batch_whose_examples_are_compared_is_not_divided(workspace, monkeypatch, tmp_path):
+    monkeypatch.chdir(workspace)
+    given: list[int] = []
+    monkeypatch.setattr(Trainer, "from_settings", lambda train, *_, **__: given.append(train.accumulate))
+    recorded = Recorded(workspace / "results", "first")
+    recorded.run["environment"]["processes"] = 2
+    for whole in (False, True):
+        monkeypatch.setattr(Task, "whole_batches", whole)
+        inspect_step.trainer_of(recorded.replay(0, 1, tmp_path))
+    assert given == [2, 1]
 
 
 def test_an_example_by_itself_has_the_loss_and_gradient_of_a_plain_loop(tmp_path):
