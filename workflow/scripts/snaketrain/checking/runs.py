@@ -19,7 +19,7 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from snaketrain.checking import Findings, Unknown
+from snaketrain.checking import SAYS_WHERE, Findings, Unknown
 from snaketrain.checking.calls import check_calls, hook_problems
 from snaketrain.checking.optimization import check_rates, pattern_problems
 from snaketrain.checking.planned import NotPlannable, PlannedModel, fetched_or_local, planned_model
@@ -175,7 +175,7 @@ class Checks:
             try:
                 return sample_of(run, self.results)
             except BadData as error:
-                raise SystemExit(str(error)) from None
+                raise SystemExit(str(error) if SAYS_WHERE.match(str(error)) else f"data.train: {error}") from None
 
         def find_out() -> Sample | None:
             found = self.findings.attempt("data.train", use, take, "Correct the dataset class")

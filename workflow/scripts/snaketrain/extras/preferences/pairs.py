@@ -177,7 +177,7 @@ def rows(path: Path) -> Iterator[tuple[str, JsonObject]]:
         for number, row in enumerate(pyarrow.parquet.read_table(path).to_pylist(), 1):
             yield f"{path}, row {number}", row
         return
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8-sig") as file:  # also as some editors on Windows write it
         yield from ((f"{path}, line {number}", row) for number, row in json_rows(file, str(path)))
 
 

@@ -303,6 +303,8 @@ def test_a_step_of_each_loss_can_be_tried_before_any_job(tokenizer, weights, tmp
     source = {"use": "snaketrain.extras.preferences.pairs.Pairs", "arguments": {"tokenizer": str(tokenizer)}}
     source["arguments"] |= {"path": str(write(tmp_path / "pairs.jsonl", pairs(6)))}
     kto = {"train.task.arguments": KTO, "data.train.arguments.mismatched": True}
+    path = Path(source["arguments"]["path"])
+    path.write_text("\ufeff" + path.read_text())
     config = {
         "data": {"train": source},
         "model": {"use": "transformers.LlamaForCausalLM", "source": {"path": str(weights)}},
@@ -314,6 +316,9 @@ def test_a_step_of_each_loss_can_be_tried_before_any_job(tokenizer, weights, tmp
     check(read_runs(config), Findings(said.append), tmp_path)
     assert not [found for found in said if "problem" in found]
     assert sum(found["attempt"] == "train.task" for found in said) == 2 * len(config["runs"])  # that the task is made, and takes a step
+    path.write_text("{'prompt'")
+    check(read_runs(config), Findings(said.append), tmp_path)
+    assert said[-1]["problem"].startswith(f"data.train: {path}, line 1: not JSON")
 
 
 def test_kto_asks_for_other_answers_and_for_whole_batches(tokenizer, tmp_path):
