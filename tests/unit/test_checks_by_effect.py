@@ -4,7 +4,6 @@ import functools
 import os
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import limits

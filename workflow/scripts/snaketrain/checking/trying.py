@@ -256,7 +256,7 @@ def without_moving() -> Iterator[None]:
         if device not in (None, torch.device("cpu")):
             return moving(module, *where, **options)
         made: dict[Tensor, Tensor] = {}  # of parameters that modules share
-        for tensors in [each for part in module.modules() for each in (part._parameters, part._buffers)]:
+        for tensors in [vars(part)[each] for part in module.modules() for each in ("_parameters", "_buffers")]:
             for name, tensor in tensors.items():
                 if tensor is not None and tensor.is_floating_point() and dtype not in (None, tensor.dtype):
                     if tensor not in made:
