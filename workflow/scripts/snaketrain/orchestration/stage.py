@@ -65,6 +65,10 @@ class Stage:
         """What the job of another stage reads besides what its own rule names, as for extras: manifests, by options of its script."""
         return {}
 
+    def gives(self, stage: str, job: str) -> Reads:
+        """What the job of another stage reads in place of what its settings name, or besides it, and records, as for extras: by role."""
+        return {}
+
     def adds_code(self, stage: str, job: str) -> list[Path]:
         """What the job of another stage executes besides what its own script imports, if its result depends on that."""
         return []

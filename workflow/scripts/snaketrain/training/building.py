@@ -206,8 +206,7 @@ def build(
         with nullcontext() if builds or not task.wraps else without_memory():
             modules = task.build(given, weights, DataInfo(facts))
         if initial and (builds or not task.wraps):
-            assert model.initial_weights, "the setting that names the folder"
-            start_from(modules, initial, model.initial_weights)
+            start_from(modules, initial, model.initial_weights or InitialWeights.model_construct())  # of an extra: all of them
     if trains and model.adapters and [config_of(module) is None for module in modules.values()] != [False]:
         raise SystemExit(
             f"model.adapters: {train.task.use} does not build one module with adapters. Let its `build` return the result of "
