@@ -4,164 +4,117 @@ import shutil
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
 from snaketrain.evaluation.scoring import ScoredSet, Scoring
 from snaketrain.runtime import stages
-from snaketrain.runtime.manifests import Manifest, read_manifest, read_result, verify, write_json
+from snaketrain.runtime.manifests import read_manifest, read_result, verify, write_json
 from snaketrain.runtime.rank_logs import report_failure, start_rank
 from snaketrain.runtime.ranks import Ranks, leave
 from snaketrain.runtime.strict_json import JsonObject, is_number, rounded
 from snaketrain.tasks.metric_names import rank_key
 from snaketrain.training.checkpoints.model_folder import TASK
 
-WEIGHTS = "*.safetensors"
+WEIGHTS, INDEX = "*.safetensors", "*.safetensors.index.json"
 
 
-class Member(NamedTuple):
-    """A run whose selected weights may become a part of the soup."""
-
-    run: str
-    metrics: dict[str, float]  # of the selected model on the development set
-    metric: str  # which selects
-    mode: str
-    training: Manifest
-    selection: Manifest
-
-    @classmethod
-    def of(cls, evaluation: Manifest) -> "Member":
-        training, selection = (read_manifest(evaluation.folder.parent / part / "manifest.json") for part in ("training", "selection"))
-        dev, selected = read_result(evaluation, "dev_results.json")["metrics"], read_result(selection, "selection.json")
-        if not is_number(dev.get(selected["metric"])):
-            raise SystemExit(
-                f"{evaluation.facts['run']}: has no finite dev {selected['metric']}, by which a soup takes its runs. Give the data a development set "
-                "with labels, or leave the run out of the soup."
-            )
-        return cls(evaluation.facts["run"], dev, selected["metric"], selected["mode"], training, selection)
-
-    @property
-    def model(self) -> Path:
-        return self.selection.folder / "model"
+def arguments() -> Namespace:
+    parser = stages.parser_of_models("make_soup", __doc__)
+    parser.add_argument("--run-name", required=True, help="name of the soup, and of its run")
+    parser.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared data")
+    parser.add_argument("--loader-workers", default="0", metavar="N", help=stages.LOADER_WORKERS)
+    parser.add_argument("--evaluations", required=True, nargs="+", metavar="MANIFEST", help="manifests of the evaluations of its runs")
+    return parser.parse_args()
 
 
-class Tried(NamedTuple):
-    """What a run would add."""
-
-    run: str
-    alone: float
-    with_it: float | None  # the metric of the average with it; none: the best run, with which the soup begins
-    kept: bool
-
-
-def in_order(members: list[Member]) -> list[Member]:
-    """The best first; of equal ones that of the lower loss, or the first by name, as in the comparison."""
-    return sorted(members, key=lambda each: (*rank_key(each.metrics[each.metric], each.metrics.get("loss"), each.mode), each.run))
+def greedy(alone: Mapping[str, float], mode: str, measured: Callable[[list[str]], float | None]) -> Iterator[JsonObject]:
+    """Which runs are kept, given the metric of each, the best first: those with which the average, which is `measured`, is better than before."""
+    kept, best = list[str](), None
+    for run, own in alone.items():
+        found = measured([*kept, run]) if kept else own
+        improves = not kept or rank_key(found, None, mode) < rank_key(best, None, mode)
+        yield {"run": run, "alone": own, "average with it": found, "kept": improves}
+        kept, best = ([*kept, run], found) if improves else (kept, best)
 
 
-def greedy(members: list[Member], measured: Callable[[list[Member]], float | None], told: Callable[[str], object] = print) -> list[Tried]:
-    """Each run in the order given is kept if the average with it, which is `measured`, is better than the soup without it."""
-    best = members[0]
-    kept, value = [best], best.metrics[best.metric]
-    tried = [Tried(best.run, value, None, True)]
-    for number, each in enumerate(members[1:], 2):
-        found = measured([*kept, each])
-        improves = found is not None and rank_key(found, None, best.mode) < rank_key(value, None, best.mode)
-        told(
-            f"{number} of {len(members)}: with {each.run} the dev {best.metric} is {rounded(found, 4)} after {rounded(value, 4)}: {'kept' if improves else 'left out'}"
-        )
-        tried.append(Tried(each.run, each.metrics[best.metric], found, improves))
-        if improves and found is not None:
-            kept, value = [*kept, each], found
-    return tried
-
-
-def average(members: list[Member], folder: Path) -> None:
-    """The weights alone, in a new folder. Whole numbers, such as counters of normalisation layers, are those of the first."""
+def average(models: Mapping[str, Path], folder: Path) -> None:
+    """The weights alone, in a new folder; `models`: by run. Whole numbers, such as counters of normalisation layers, are those of the first."""
     from snaketrain.models.weights import shapes_in
     from snaketrain.training.checkpoints.exporting import average_files
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    first = members[0].model
-    for path in sorted(first.glob(WEIGHTS)):
-        files = [each.model / path.name for each in members]
-        shapes = [shapes_in([file]) if file.is_file() else {} for file in files]
-        if other := next((each.run for each, found in zip(members, shapes, strict=True) if found != shapes[0]), None):
-            raise SystemExit(
-                f"{other}: has other tensors in {path.name} than {members[0].run}: they cannot be averaged. Leave one out of the soup."
-            )
-        average_files(files, folder / path.name)
-    for path in first.glob(f"{WEIGHTS}.index.json"):
+    shapes = {run: {path.name: shapes_in([path]) for path in model.glob(WEIGHTS)} for run, model in models.items()}
+    first, *others = models
+    if other := [run for run in others if shapes[run] != shapes[first]]:
+        raise SystemExit(f"{other[0]}: its weights have other names or shapes than those of {first}. Leave one of the two out of the soup.")
+    for name in shapes[first]:
+        average_files([model / name for model in models.values()], folder / name)
+    for path in models[first].glob(INDEX):
         shutil.copyfile(path, folder / path.name)
-
-
-def arguments() -> Namespace:
-    parser = stages.parser("make_soup", __doc__)
-    parser.add_argument("--run-name", required=True, help="name of the soup, and of its run")
-    parser.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared data")
-    parser.add_argument("--evaluations", required=True, nargs="+", metavar="MANIFEST", help="manifests of the evaluations of its runs")
-    parser.add_argument(
-        "--model", nargs="?", metavar="MANIFEST", help="manifest of the fetched model that the runs started from (default: none)"
-    )
-    parser.add_argument("--device", default="auto", help="device to run the model on: auto, cpu or cuda (default: %(default)s)")
-    parser.add_argument("--stall-seconds", type=float, default=1800, help="end after so long without progress (default: %(default)s)")
-    parser.add_argument("--loader-workers", default="0", metavar="N", help=stages.LOADER_WORKERS)
-    return parser.parse_args()
 
 
 def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
     start_rank()
-    evaluations, data = list(map(read_manifest, args.evaluations)), read_manifest(args.data)
-    model = read_manifest(args.model) if args.model else None
-    members = in_order(list(map(Member.of, evaluations)))
-    first = Ranks.of_environment().rank == 0
-    if first:
-        verify(*filter(None, (model, *evaluations, *(each.selection for each in members))))
+    evaluated = {each.facts["run"]: each for each in map(read_manifest, args.evaluations)}
+    selected = {run: read_manifest(each.folder.parent / "selection/manifest.json") for run, each in evaluated.items()}
+    data, model = read_manifest(args.data), read_manifest(args.model) if args.model else None
+    if first := Ranks.of_environment().rank == 0:
+        verify(*filter(None, (model, *evaluated.values(), *selected.values())))
         verify(data, wanted=lambda name: name.startswith("dev"))
-    scoring, dev, candidate = (
-        Scoring(args, job.given, members[0].training, data, model),
-        ScoredSet("dev", data, "dev"),
-        job.folder / ".candidate",
-    )
-    asked: list[dict[str, str]] = []
+    selection = read_result(next(iter(selected.values())), "selection.json")
+    metric, mode = selection["metric"], selection["mode"]
+    found = {run: read_result(each, "dev_results.json")["metrics"] for run, each in evaluated.items()}
+    if without := [run for run, metrics in found.items() if not is_number(metrics.get(metric))]:
+        raise SystemExit(
+            f"{without[0]}: its dev {metric}, by which a soup is made, is not a number. It needs a development set with labels."
+        )
+    # of equal ones that of the lower loss, as in the comparison
+    alone = {
+        run: found[run][metric] for run in sorted(found, key=lambda run: (*rank_key(found[run][metric], found[run].get("loss"), mode), run))
+    }
+    best = next(iter(alone))
+    training = read_manifest(evaluated[best].folder.parent / "training/manifest.json")
+    scoring, dev = Scoring(args, job.given, training, data, model), ScoredSet("dev", data, "dev")
+    candidate, scored = job.folder / ".candidate", list[dict[str, str]]()
 
-    def measured(some: list[Member]) -> float | None:
-        """All ranks evaluate, and take the first one's word for whether there are scores already, and what they are."""
-        weights = {each.run: each.selection.content for each in some}
-        asked.append(weights)
-        if not scoring.strategy.all_gather_object(first and bool(scoring.stored(weights, dev)))[0]:
+    def of(runs: list[str]) -> dict[str, Path]:
+        return {run: selected[run].folder / "model" for run in runs}
+
+    def measured(runs: list[str]) -> float | None:
+        """Rank 0 tells the others whether there are scores already, and what they are."""
+        scored.append({run: selected[run].content for run in runs})
+        if not scoring.strategy.all_gather_object(first and bool(scoring.stored(scored[-1], dev)))[0]:
             if first:
-                average(some, candidate)
-                shutil.copyfile(members[0].model / TASK, candidate / TASK)
+                average(of(runs), candidate)
+                shutil.copyfile(of(runs)[best] / TASK, candidate / TASK)
             scoring.strategy.wait()
-            scoring.score(candidate, weights, [dev], f"{args.run_name}, {len(some)} runs")
-        found = scoring.read(weights, dev)[0]["metrics"].get(members[0].metric) if first else None
-        value = scoring.strategy.all_gather_object(found)[0]
-        return value if is_number(value) else None
+            scoring.score(candidate, scored[-1], [dev], args.run_name)
+        value: float | None = scoring.strategy.all_gather_object(first and scoring.read(scored[-1], dev)[0]["metrics"].get(metric))[0]
+        return value
 
-    tried = greedy(members, measured, print if first else lambda line: None)
+    tried = list[JsonObject]()
+    for each in greedy(alone, mode, measured):
+        tried.append(each)
+        if first:
+            value, what = rounded(each["average with it"], 4), "kept" if each["kept"] else "left out"
+            print(f"{args.run_name}: {len(tried)} of {len(alone)}: with {each['run']} the dev {metric} is {value}: {what}", flush=True)
     scoring.close()
-    if not first:
+    if not first:  # rank 0 alone writes the results
         return
-    kept = [each for each, one in zip(members, tried, strict=True) if one.kept]
-    average(kept, job.folder / "files")
+    runs = [each["run"] for each in tried if each["kept"]]
+    average(of(runs), job.folder / "files")
     shutil.rmtree(candidate, ignore_errors=True)
-    facts: JsonObject = {"soup": args.run_name, "metric": members[0].metric, "mode": members[0].mode, "runs": [each.run for each in kept]}
-    write_json(job.folder / "soup.json", facts | {"tried": [each._asdict() for each in tried]})
-    inputs = {"data": data.content} | {f"evaluate_model {each.facts['run']}": each.content for each in evaluations}
-    job.finish(inputs, ["soup.json", *(f"files/{path.name}" for path in sorted((job.folder / "files").iterdir()))], facts, started)
-    scoring.keep_only(*((weights, dev) for weights in asked))
-    print(
-        f"{args.run_name}: the average of {', '.join(facts['runs'])}"
-        if len(kept) > 1
-        else f"{args.run_name}: no average is better than {kept[0].run}"
-    )
+    write_json(job.folder / "soup.json", {"metric": metric, "mode": mode, "runs": runs, "tried": tried})
+    files = ["soup.json", *(f"files/{path.name}" for path in sorted((job.folder / "files").iterdir()))]
+    inputs = {"data": data.content} | {f"evaluate_model {run}": each.content for run, each in evaluated.items()}
+    job.finish(inputs, files, {"soup": args.run_name, "runs": runs}, started)
+    scoring.keep_only(*((weights, dev) for weights in scored))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,17 @@
 # Averages weights of runs while the development metric improves. `files/` has them, and the training of the soup's run begins with them.
 SOUPS = pipeline.stages["make_soup"]
 
-if SOUPS.undecided:
-    raise WorkflowError(
-        f"soups: {', '.join(SOUPS.undecided)} may be stopped early, or not be trained at all, by a search or a sequential verdict. "
-        "Name other runs, or once it is done, make these runs ordinary ones."
-    )
-
 if SOUPS.jobs:
+    if undecided := pipeline.undecided & {run for members in SOUPS.soups.values() for run in members}:
+        raise WorkflowError(
+            f"soups: a search or a verdict decides whether these runs are trained to their end: {', '.join(sorted(undecided))}. Name other runs."
+        )
 
     rule make_soup:
         input:
             check_results("make_soup"),
             data=pipeline.read("make_soup", "data"),
-            evaluations=varying(SOUPS.jobs, lambda soup: [pipeline.as_input("evaluate_model", run) for run in SOUPS.members[soup]]),
+            evaluations=varying(SOUPS.jobs, lambda soup: [pipeline.as_input("evaluate_model", run) for run in SOUPS.soups[soup]]),
             model=varying(SOUPS.jobs, pipeline.weights),
         output:
             "results/soups/{run}/manifest.json",
