@@ -66,7 +66,7 @@ class Stage:
         return {}
 
     def gives(self, stage: str, job: str) -> Reads:
-        """What the job of another stage reads in place of what its settings name, or besides it, and records, as for extras: by role."""
+        """What the job of another stage reads besides what its settings name, and records: by role, as for extras."""
         return {}
 
     def adds_code(self, stage: str, job: str) -> list[Path]:

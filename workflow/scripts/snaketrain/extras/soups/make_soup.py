@@ -71,9 +71,7 @@ def main(args: Namespace) -> None:
     metric, mode = selection["metric"], selection["mode"]
     found = {run: read_result(each, "dev_results.json")["metrics"] for run, each in evaluated.items()}
     if without := [run for run, metrics in found.items() if not is_number(metrics.get(metric))]:
-        raise SystemExit(
-            f"{without[0]}: its dev {metric}, by which a soup is made, is not a number. It needs a development set with labels."
-        )
+        raise SystemExit(f"{without[0]}: its dev {metric}, by which a soup is made, is no number: give it a development set with labels.")
     # of equal ones that of the lower loss, as in the comparison
     alone = {
         run: found[run][metric] for run in sorted(found, key=lambda run: (*rank_key(found[run][metric], found[run].get("loss"), mode), run))

@@ -14,17 +14,13 @@ from snaketrain.runtime.stages import by_name
 from snaketrain.runtime.strict_json import JsonObject, shortened
 
 KEY, MOST_NAMED = "soups", 5  # runs or settings in a message
-# what a soup has instead of its first run's settings: it takes no step, and starts from the average, into which adapters are merged
-OWN = {"train.steps": 0, "model.initial_weights": None, "model.adapters": None, "select.step": None, "select.average": 1}
+# what a soup has instead of its first run's settings: it takes no step, and starts from the average
+OWN = {"train.steps": 0, "model.initial_weights": None, "select.step": None, "select.average": 1}
 REPLACED = (*OWN, "train.epochs", "tracking.notes")
 # which must be the same, for weights to fit each other and metrics to be comparable
-SAME: dict[str, Any] = {
-    "data": True,
-    "model": True,
-    "evaluate": True,
-    "train": {"task", "metrics", "block_length", "packing"},
-    "select": {"metric", "mode"},
-}
+SAME: dict[str, Any] = dict.fromkeys(("data", "model", "evaluate"), True) | {
+    "train": {"task", "metrics", "block_length", "packing"}, "select": {"metric", "mode"},
+}  # fmt: skip
 
 
 class Soup(Section):
@@ -96,6 +92,8 @@ def no_average(where: str, runs: list[Settings]) -> Iterator[str]:
             f"{where}: its runs differ in {shortened(differing, MOST_NAMED)} ({shortened(list(values), MOST_NAMED)}), so that their weights cannot be averaged, or their metrics not be "
             "compared. Use one value for all, or name others."
         )
+    if any(run.model.adapters for run in runs):
+        yield f"{where}: its runs have model.adapters, of which no averages were tried. Name runs without adapters."
     at_random = any(run.model.source is None and run.model.initial_weights is None for run in runs)
     if at_random and len({run.train.seed for run in runs}) > 1:
         yield (
