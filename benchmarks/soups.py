@@ -187,9 +187,9 @@ def main() -> None:
     parser.add_argument(
         "stsb", type=Path, metavar="STSB_FOLDER", help="with train.csv, dev.csv and test.csv: two sentences and a score a line"
     )
-    parser.add_argument("--sweeps", type=int, default=10, help="of each data set (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=5, help="of each sweep (default: %(default)s)")
-    parser.add_argument("--examples", type=int, default=1000, help="texts that a run is trained on (default: %(default)s)")
+    parser.add_argument("--sweeps", type=int, default=10, help="number of sweeps of each data set (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="number of runs of each sweep (default: %(default)s)")
+    parser.add_argument("--examples", type=int, default=1000, help="number of texts that a run is trained on (default: %(default)s)")
     args = parser.parse_args()
     torch.set_num_threads(1)
     problems = {"digits": digits(), "SST-2": sst2(args.sst2, args.examples), "STS-B": stsb(args.stsb, args.examples)}
