@@ -8,6 +8,7 @@ from pathlib import Path
 from snaketrain.config.errors import ConfigurationError, nearest
 from snaketrain.config.files import read_configuration
 from snaketrain.config.runs import read_runs
+from snaketrain.runtime.strict_json import shortened
 
 PROJECT = Path(__file__).resolve().parents[4]
 DEFAULT = "config/config.yaml"
@@ -22,6 +23,15 @@ def refuse_unknown(runs: Iterable[str], file: str | None, overrides: list[str]) 
         raise SystemExit(str(error)) from None
     if unknown := [run for run in runs if run not in known]:
         raise SystemExit(f"The configuration has no run {unknown[0]!r}{nearest(unknown[0], known)} It has: {', '.join(sorted(known))}.")
+
+
+def begun_training(runs: Path, name: str) -> Path:
+    """The folder of a run's training, which may have ended."""
+    folder = runs / name / "training"
+    if not (folder / "run.json").is_file():
+        known = sorted(path.parents[1].name for path in runs.glob("*/training/run.json"))
+        raise SystemExit(f"{folder}: no training has begun there{nearest(name, known)} There are: {shortened(known, most=8)}.")
+    return folder
 
 
 def snakemake(configuration: str | None, profile: str, others: list[str]) -> list[str]:

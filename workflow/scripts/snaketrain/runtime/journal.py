@@ -108,6 +108,16 @@ def last_attempt(path: Path) -> Event | None:
     return next(iter(deque(events_named(path, "attempt"), maxlen=1)), None)
 
 
+def executions(events: list[Event]) -> dict[int, JsonObject]:
+    """How steps were computed, by the first of them: an attempt takes again the steps after the checkpoint that it resumes."""
+    found: dict[int, JsonObject] = {}
+    for event in events:
+        if event.get("event") == "attempt" and "execution" in event:
+            first = (event["resume_step"] or 0) + 1
+            found = {step: each for step, each in found.items() if step < first} | {first: event["execution"]}
+    return found
+
+
 # --- How a training spends its time: measured by rank 0, written to the journal, and summed up from there.
 #
 # A process is always in exactly one activity, so that they add up to the wall time. On a GPU, data wait and steps are as seen by

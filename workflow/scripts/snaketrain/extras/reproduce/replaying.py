@@ -7,27 +7,26 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
-from snaketrain.config.errors import nearest
 from snaketrain.orchestration.code_digest import SCRIPTS, code_digests
+from snaketrain.orchestration.command_line import begun_training
 from snaketrain.orchestration.stages import Training
-from snaketrain.runtime.journal import Event, as_line, read_events
+from snaketrain.runtime.journal import Event, as_line, executions, read_events
 from snaketrain.runtime.manifests import damage, private, read_manifest, write_checked, write_text
 from snaketrain.runtime.ownership import living_process
 from snaketrain.runtime.processes import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
 from snaketrain.runtime.provenance import described, differing, own_files
 from snaketrain.runtime.run_folder import differing_names, fingerprint, microbatches_that_fit, of_training, planned_code, read_about
-from snaketrain.runtime.stages import Job, JobSettings
-from snaketrain.runtime.strict_json import JsonObject, shortened
+from snaketrain.runtime.stages import Job, JobSettings, previous_manifest
+from snaketrain.runtime.strict_json import JsonObject
 
 TRAIN = "workflow/scripts/train_model.py"
 PROJECT = Path(__file__).resolve().parents[5]
-MOST_NAMED = 8
 
 
 @dataclass
@@ -41,6 +40,7 @@ class Replay:
     first: int = 0
     recorded: Path | None = None  # the training whose checkpoint `first` is continued; none: from the beginning
     project: Path = PROJECT
+    through: Sequence[Path] = ()  # a script, and what it takes before the one of the training, which it runs
     seconds: float = 0.0
     process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
 
@@ -69,7 +69,7 @@ class Replay:
             "keep-best-by": ranking.get("metric"), "keep-best-mode": ranking.get("mode"),
         }  # fmt: skip
         words = [word for name, value in options.items() if value is not None for word in (f"--{name}", value)]
-        return list(map(str, [*(torchrun if processes > 1 else [sys.executable]), self.project / TRAIN, *words]))
+        return list(map(str, [*(torchrun if processes > 1 else [sys.executable]), *self.through, self.project / TRAIN, *words]))
 
     def prepare(self) -> None:
         """Make the folder in which a training resumes from the checkpoint: with it, what identifies the training, and its evaluations until then."""
@@ -157,16 +157,19 @@ def parser_of_run(description: str | None) -> argparse.ArgumentParser:
 
 class Recorded:
     def __init__(self, results: Path, name: str):
-        self.name, self.root, self.folder = name, results.resolve().parent, results.resolve() / "runs" / name / "training"
-        if not (self.folder / "run.json").is_file():
-            known = sorted(path.parents[1].name for path in results.glob("runs/*/training/run.json"))
-            raise SystemExit(f"{self.folder}: no training has begun there{nearest(name, known)} There are: {shortened(known, MOST_NAMED)}.")
+        self.name, self.root, self.folder = name, results.resolve().parent, begun_training(results.resolve() / "runs", name)
         if (about := read_about(self.folder)) is None:
             raise SystemExit(f"{self.folder}/run.json cannot be used. Start snakemake: it makes what is missing.")
         if process := living_process(self.folder):
             raise SystemExit(f"{name} is being trained, by process {process}. Wait for its end.")
         self.run: JsonObject = about
         self.events: list[Event] = read_events(self.folder / "journal.jsonl")[0]
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Names of those that its evaluations measure; of one that is not finished, none are known."""
+        made = previous_manifest(self.folder)
+        return list(made.facts["metrics"]) if made else []
 
     @cached_property
     def checkpoints(self) -> list[int]:
@@ -203,23 +206,23 @@ class Recorded:
         return found
 
 
-def executions(events: list[Event]) -> dict[int, JsonObject]:
-    """How steps were computed, by the first of them: an attempt takes again the steps after the checkpoint that it resumes."""
-    found: dict[int, JsonObject] = {}
-    for event in events:
-        if event["event"] == "attempt" and "execution" in event:
-            first = (event["resume_step"] or 0) + 1
-            found = {step: each for step, each in found.items() if step < first} | {first: event["execution"]}
-    return found
+def code_now(run: JsonObject) -> dict[str, str]:
+    """Digests of the modules, and of the user's own files, that a training executed, and of what they import now. For the folder of the workflow
+    as the working directory."""
+    own = own_files(run["code"])
+    files = filter(None, (file_of(name) for name in planned_code(run["code"]) if name not in own))
+    return code_digests(SCRIPTS / "train_model.py", *files, *filter(os.path.isfile, own), label_classes=Training.label_classes)
+
+
+def file_of(module: str, scripts: Path = SCRIPTS) -> Path | None:
+    place = scripts / module.replace(".", "/")
+    return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
 
 
 def changed_code(run: JsonObject) -> list[str]:
-    """The names of modules, and of the user's own files, that are not what they were. For the folder of the workflow as the working directory."""
-    then, own = planned_code(run["code"]), own_files(run["code"])
-    modules = (SCRIPTS / name.replace(".", "/") for name in then if name not in own)
-    files = [file for each in modules for file in (each.with_suffix(".py"), each / "__init__.py") if file.is_file()]
-    now = code_digests(SCRIPTS / "train_model.py", *files, *filter(os.path.isfile, own), label_classes=Training.label_classes)
-    return [name for name in differing_names(then, now) if name in then]
+    """The names of those of them that are not what they were."""
+    then = planned_code(run["code"])
+    return [name for name in differing_names(then, code_now(run)) if name in then]
 
 
 def differing_environment(run: JsonObject, root: Path) -> list[str]:

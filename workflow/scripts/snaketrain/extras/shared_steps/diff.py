@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
-from snaketrain.config.errors import nearest
 from snaketrain.evaluation.comparing import Curves, curves
-from snaketrain.runtime.journal import Event, read_events
+from snaketrain.orchestration.command_line import begun_training
+from snaketrain.runtime.journal import Event, executions, read_events
 from snaketrain.runtime.manifests import Manifest, read_checked, read_manifest
 from snaketrain.runtime.stages import by_name
 from snaketrain.runtime.strict_json import JsonObject, shortened
@@ -45,10 +45,7 @@ class Recorded:
 
     @classmethod
     def read(cls, runs: Path, name: str) -> "Recorded":
-        folder = runs / name / "training"
-        if not (folder / "run.json").is_file():
-            known = sorted(path.parents[1].name for path in runs.glob("*/training/run.json"))
-            raise SystemExit(f"{folder}: no training has begun there{nearest(name, known)} There are: {shortened(known, MOST_NAMED)}.")
+        folder = begun_training(runs, name)
         run = read_checked(folder / "run.json")
         path = Path(run["data"]["path"])
         data = read_manifest(path if path.exists() else runs.parent / "data" / path.parent.name / path.name)
@@ -78,15 +75,6 @@ class Recorded:
     def last(self) -> int:
         """The last step that was logged."""
         return max((step for step, _ in self.curves.get("train/loss", [])), default=0)
-
-    def executions(self) -> dict[int, JsonObject]:
-        """By the first step that was taken so; an attempt takes again the steps after the checkpoint that it resumes."""
-        found: dict[int, JsonObject] = {}
-        for event in self.events:
-            if event.get("event") == "attempt" and "execution" in event:
-                first = (event["resume_step"] or 0) + 1
-                found = {step: each for step, each in found.items() if step < first} | {first: event["execution"]}
-        return found
 
     def skipped(self) -> set[int]:
         return {event["step"] for event in self.events if event.get("event") == "bad_step"}
@@ -185,7 +173,7 @@ def by_events(one: Recorded, other: Recorded) -> Iterator[Cause]:
     if skipped := one.skipped() ^ other.skipped():
         step = min(skipped)
         yield Cause(step, f"the update was skipped in {(one if step in one.skipped() else other).name}, for a non-finite loss or gradient")
-    ours, theirs = one.executions(), other.executions()
+    ours, theirs = executions(one.events), executions(other.events)
     for step in sorted({*ours, *theirs}):
         pair = [
             of_side[max(first for first in of_side if first <= step)]
