@@ -36,6 +36,7 @@ OF_RESULTS = (
     "training/loaded",
     "training/nodes_to_exclude",
     "training/job.sh",
+    "training/certified",
     "training/verified",
 )
 INVENTED = ("my_code/", "path/to/")  # in examples

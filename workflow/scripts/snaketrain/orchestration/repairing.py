@@ -48,7 +48,7 @@ class Repairs:
             return str(error)
         if (path in self.written_unseen or not is_recorded(path)) and not self.current(stage, name):
             return f"{path}: was written while no workflow ran, or put there, with other settings, code or inputs than now."
-        if changed := self._changed(manifest):
+        if changed := self._changed(stage, name, manifest):
             file, how = next(iter(changed.items()))
             more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
             return f"{file} {how}{more} since {f'{stage}/{name}'.rstrip('/')} ran."
@@ -83,12 +83,16 @@ class Repairs:
                 "--config 'compute={rerun_on_upgrade: true}' makes them again."
             )
 
-    def _changed(self, manifest: Manifest) -> dict[str, str]:
-        """What has happened to the own code that the stage loaded, and to the files and variables that it read."""
+    def _changed(self, stage: str, name: str, manifest: Manifest) -> dict[str, str]:
+        """What has happened to the own code that the stage loaded, unless it is certified, and to the files and variables that it read."""
         cache = own_digests()
         found = changed_files(manifest.loaded, cache)
         cache.save()
-        return found
+        return (
+            {file: how for file, how in found.items() if file not in self.pipeline.stages[stage].planned(name).changed_code}
+            if found
+            else {}
+        )
 
     def is_done(self, stage: str, name: str) -> bool:
         """Whether the results are up to date and intact, whether or not Snakemake considers them so."""
@@ -121,7 +125,7 @@ class Repairs:
         above = self.pipeline.stages[stage].reads(name)
         return (
             self.pipeline.stages[stage].has_same_settings(name, manifest)
-            and not self._changed(manifest)
+            and not self._changed(stage, name, manifest)
             and (not self.pipeline.stages[stage].fetches or self._same_files(stage, name, manifest))
             and all(self.current(*each) for each in above.values())
             and manifest.inputs == {role: read_manifest(self.pipeline.manifest(*each)).content for role, each in above.items()}

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from snaketrain.config.schema import Compute, Data, Examples, Source
 from snaketrain.config.schema.data import TEST_SET
-from snaketrain.config.schema.of_extras import modules
+from snaketrain.config.schema.of_extras import hooks, modules
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.named_code import train_settings
@@ -15,6 +15,7 @@ from snaketrain.orchestration.names import initial, set_name, source_name
 from snaketrain.orchestration.own_files import class_files, code_of_run, code_of_training, dataset_classes
 from snaketrain.orchestration.stage import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.strategy_declarations import compared_strategy
+from snaketrain.runtime.stages import JobSettings
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.slurm.jobs import Work
 
@@ -168,6 +169,10 @@ class Training(ModelStage):
 
 class TrainModel(Training):
     name, folder = "train_model", "runs/{}/training"
+
+    def _planned(self, job: str) -> JobSettings:
+        planned, made = super()._planned(job), Path(self.manifest(job)).parent
+        return next(filter(None, (as_certified(made, planned) for as_certified in hooks("certificates", "as_certified"))), planned)
 
     def jobs_of(self, run: str) -> Sequence[str]:
         return [run]

@@ -144,10 +144,15 @@ def digest_of_source(source: str | bytes) -> str:
 
 def digest_of_tree(tree: ast.Module) -> str:
     """Changes the tree."""
+    return hashlib.sha256(ast.unparse(what_runs(tree)).encode()).hexdigest()[:12]
+
+
+def what_runs(tree: ast.Module) -> ast.Module:
+    """Without docstrings, and without what only a type checker sees. Changes the tree."""
     for node in ast.walk(without_type_checking(tree)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
-    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
+    return tree
 
 
 def without_type_checking(tree: ast.Module) -> ast.Module:

@@ -62,6 +62,10 @@ def take_over(job: Job, inputs: dict[str, str], resume_changed: bool = False, cl
     continue such a one. `same_versions`: begin anew where packages have other versions than a finished training was made with.
     """
     end_previous_owner(job.folder)
+    made = previous_manifest(job.folder)
+    if job.given.changed_code and not (made and made.identity == job.identity(inputs)):  # a certificate is of one result
+        recorded = {name: now for name, now in job.given.code.items() if name.startswith(RECORDED)}
+        job = replace(job, given=replace(job.given, code=job.given.changed_code | recorded, changed_code={}))
     mixed = prepare_run_folder(job, inputs, resume_changed, clean, same_versions)
     sign(job.folder)
     move_damaged_checkpoints(job.folder)

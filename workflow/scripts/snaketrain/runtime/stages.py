@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from snaketrain.runtime import strict_json
@@ -58,6 +58,7 @@ class JobSettings:
     stage: str
     settings: JsonObject  # by section
     code: dict[str, str]  # digests, by module or file
+    changed_code: dict[str, str] = field(default_factory=dict)  # as it is now, where it is certified to give the results that are there
 
     def path(self, name: str = "", folder: Path = FOLDER) -> Path:
         return folder / self.stage / f"{name.replace('/', '-') or self.stage}-{digest(self.settings, self.code)}.json"

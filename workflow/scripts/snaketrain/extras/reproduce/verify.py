@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise, starmap
@@ -124,15 +125,16 @@ def verify(recorded: Recorded, intervals: list[Interval], jobs: int) -> None:
 
 
 def compare(interval: Interval, recorded: Recorded, replay: Replay) -> None:
-    """The figures that were logged within an interval, by step, and what the checkpoints at its end hold."""
+    """The figures that were logged within an interval, by step, and what the checkpoint at its end holds, if it is kept."""
     from snaketrain.training.plan import folder_name
 
-    then, now = (figures(events, interval) for events in (recorded.events, replay.events()))
+    then, now = (figures(events, interval, recorded.metrics) for events in (recorded.events, replay.events()))
     for step, name in sorted(then.keys() | now.keys()):
         here, there = repr(then.get((step, name))), repr(now.get((step, name)))  # as text, in which NaN is equal to itself
         if here != there:
             interval.differences.append(f"step {step}: {name} is {here} in the journal, and {there} replayed")
-    ours, theirs = (contents(folder / "checkpoints" / folder_name(interval.last)) for folder in (recorded.folder, replay.made))
+    folders = [folder / "checkpoints" / folder_name(interval.last) for folder in (recorded.folder, replay.made)]
+    ours, theirs = map(contents, folders) if folders[0].is_dir() else ({}, {})
     interval.compared = len(then) + sum(map(len, ours.values()))
     for part in {**ours, **theirs}:
         one, other = ours.get(part, {}), theirs.get(part, {})
@@ -142,12 +144,12 @@ def compare(interval: Interval, recorded: Recorded, replay: Replay) -> None:
             interval.differences.append(f"step {interval.last}: {part}: {name}: {what}{more}")
 
 
-def figures(events: list[Event], interval: Interval) -> dict[tuple[int, str], float]:
-    """Losses, gradient norms and rates: not speeds, nor what callbacks add. Of a step that was taken again, the last line counts."""
+def figures(events: list[Event], interval: Interval, metrics: Collection[str]) -> dict[tuple[int, str], float]:
+    """Losses, gradient norms, rates and metrics: not speeds, nor what callbacks add. Of a step that was taken again, the last line counts."""
     found: dict[tuple[int, str], float] = {}
     steps = range(interval.first + (interval.first > 0), interval.last + 1)  # with the evaluation of the initial weights
     for event in (each for each in events if each["event"] in ("train", "eval") and each["step"] in steps):
-        names = [name for name in event["metrics"] if name.startswith("loss") or name in ("gradient_norm", "learning_rate")]
+        names = [name for name in event["metrics"] if name.startswith("loss") or name in ("gradient_norm", "learning_rate", *metrics)]
         found |= {(event["step"], f"{event['event']}/{name}"): event["metrics"][name] for name in names}
     return found
 
