@@ -2,12 +2,16 @@
 
 import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.stats
 import torch
 from distributed.running import losses, run_stage, train
 from safetensors.torch import load_file
+from torch import nn
 
 from snaketrain.config.schema import Model, Source, Train
 from snaketrain.data.loading.examples import open_splits
@@ -62,8 +66,10 @@ def alone(data, pretrained, tmp_path_factory) -> Path:
     return folder
 
 
-def plain_losses(data: Path, pretrained: Path, **adapters) -> dict[int, float]:
-    """The same training as peft's documentation writes it."""
+def plain_losses(
+    data: Path, pretrained: Path, prepared: Callable[[nn.Module], nn.Module] = lambda base: base, **adapters
+) -> dict[int, float]:
+    """The same training as peft's documentation writes it; `prepared`: the pretrained model."""
     from peft import LoraConfig, get_peft_model
     from transformers import BertForSequenceClassification
 
@@ -71,7 +77,7 @@ def plain_losses(data: Path, pretrained: Path, **adapters) -> dict[int, float]:
     splits = open_splits(read_manifest(data), settings)
     plan, found = Plan.of(settings, splits.train.lengths), {}
     torch.manual_seed(settings.seed)
-    base = BertForSequenceClassification.from_pretrained(pretrained.parent / "files", num_labels=2)
+    base = prepared(BertForSequenceClassification.from_pretrained(pretrained.parent / "files", num_labels=2))
     model = get_peft_model(base, LoraConfig(task_type="SEQ_CLS", r=RANK, lora_alpha=16, target_modules=TARGETS, **adapters))
     trained = [p for p in model.parameters() if p.requires_grad]
     decays = {True: settings.weight_decay, False: 0.0}
@@ -138,6 +144,46 @@ def test_dora(data, pretrained, tmp_path):
     assert sum(name.endswith("lora_magnitude_vector") for name in load_file(tmp_path / "selection/adapter/adapter_model.safetensors")) == 4
 
 
+def rounded(base: nn.Module) -> nn.Module:
+    """With the nearest weights of 4 bits, found by comparing with each of the 16 values."""
+    quantile, outermost = scipy.stats.norm.ppf, 0.9677083
+    values = np.concatenate([-quantile(np.linspace(outermost, 0.5, 8)), quantile(np.linspace(0.5, outermost, 9))[1:]])
+    for name, part in base.named_modules():
+        if isinstance(part, nn.Linear) and "classifier" not in name:
+            blocks = part.weight.detach().numpy().reshape(-1, 64)
+            scales = np.abs(blocks).max(1)[:, None, None]
+            nearest = np.abs(blocks[..., None] / scales - values / values.max()).argmin(-1)
+            part.weight.data = torch.tensor(((values / values.max())[nearest] * scales[..., 0]).reshape(part.weight.shape)).float()
+    return base
+
+
+def test_beside_weights_of_4_bits(data, pretrained, tmp_path):
+    """On two processes; what is merged is what was trained and evaluated."""
+    quantized = Model(**MODEL.as_json | {"adapters": MODEL.adapters.as_json | {"quantize": "nf4"}})
+    found = adapt(data, pretrained, tmp_path / "training", 2, quantized, strategy="ddp")
+    assert found == pytest.approx(plain_losses(data, pretrained, rounded), rel=1e-5)
+    assert found != pytest.approx(plain_losses(data, pretrained), rel=1e-3)
+    assert "13 linear layers in 4 bits" in (tmp_path / "training/logs/rank-0.log").read_text()
+    weights = load_file(max((tmp_path / "training/checkpoints").glob("step-*")) / "model.safetensors")
+    assert all(".lora_" in name or name.startswith("classifier.") for name in weights)
+    check_selection(data, pretrained, tmp_path, rounded)
+
+
+def test_a_head_of_the_pretrained_weights_is_kept(data, pretrained, tmp_path):
+    """As where another run has trained it."""
+    from transformers import BertForSequenceClassification
+
+    whole = BertForSequenceClassification.from_pretrained(pretrained.parent / "files", num_labels=2)
+    whole.save_pretrained(tmp_path / "base")
+    source = {"source": Source(path="base").as_json}
+    with contextlib.chdir(tmp_path):
+        run_stage("fetch_source", ["--output", "whole/manifest.json", *settings_words(tmp_path, "fetch_source", source)], tmp_path / "log")
+    adapt(data, tmp_path / "whole/manifest.json", tmp_path / "training", epochs=0.5)
+    check_selection(data, tmp_path / "whole/manifest.json", tmp_path)
+    merged = load_file(tmp_path / "selection/model/model.safetensors")
+    assert torch.equal(merged["classifier.weight"], whole.classifier.weight)
+
+
 READING = """
 from pathlib import Path
 
@@ -157,7 +203,7 @@ def test_adapters_of_a_task_that_reads_the_tokenizer_are_merged(data, pretrained
     check_selection(data, pretrained, tmp_path)
 
 
-def check_selection(data: Path, pretrained: Path, folder: Path) -> None:
+def check_selection(data: Path, pretrained: Path, folder: Path, prepared: Callable[[nn.Module], nn.Module] = lambda base: base) -> None:
     """peft and transformers load the folders, and both have the metrics of the checkpoint."""
     from peft import PeftModel
     from transformers import AutoModelForSequenceClassification
@@ -170,7 +216,7 @@ def check_selection(data: Path, pretrained: Path, folder: Path) -> None:
     measured = json.loads((folder / "evaluation/dev_results.json").read_text())["metrics"]
     assert measured == pytest.approx(selection["winner"]["metrics"], rel=1e-4)
     merged = AutoModelForSequenceClassification.from_pretrained(folder / "selection/model").eval()
-    base = AutoModelForSequenceClassification.from_pretrained(pretrained.parent / "files")
+    base = prepared(AutoModelForSequenceClassification.from_pretrained(pretrained.parent / "files"))
     adapted = PeftModel.from_pretrained(base, folder / "selection/adapter").eval()
     tokens = torch.arange(4, 14)[None]
     with torch.no_grad():

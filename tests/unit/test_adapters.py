@@ -8,6 +8,7 @@ from transformers import BertConfig, BertForSequenceClassification, LlamaConfig,
 from snaketrain.config.runs import read
 from snaketrain.config.schema import Model, Select, Train
 from snaketrain.models.adapters import add_adapters
+from snaketrain.models.quantized import QuantizedLinear, quantizable, round_layers
 from snaketrain.models.weights import load_weights, read_weights, save_weights
 from snaketrain.orchestration.strategy_declarations import strategy_errors
 from snaketrain.training.building import build
@@ -21,6 +22,8 @@ REFUSED = [
     ({"model": {**ADAPTED, "initial_weights": {"source": {"path": "weights"}}}}, "model: `adapters` and `initial_weights` exclude each other"),
     ({"train": {"freeze": ["bert.*"]}}, "model.adapters freezes all weights but the adapters"),
     ({"select": {"average": 2}}, "select.average (2) would average adapters"),
+    ({"model": {**ADAPTED, "adapters": {"quantize": "int4"}}}, 'model.adapters.quantize: "int4" is not one of'),
+    ({"model": {**ADAPTED, "adapters": {"quantize": "nf4", "use_dora": True}}}, "model.adapters: `use_dora` needs"),
     ({"model": {**ADAPTED, "adapters": {"rank": 3}}}, "model.adapters.rank: no such setting"),
 ]  # fmt: skip
 
@@ -37,10 +40,44 @@ def test_other_strategies_are_refused_with_one_line(strategy):
     assert f"model.adapters: was not tested with train.strategy `{strategy}`: use `single`, `ddp` or `fsdp`." in strategy_errors(run)
 
 
-def test_norms_of_sharded_matrices_are_refused():
-    model = ADAPTED | {"adapters": {"use_dora": True}}
+@pytest.mark.parametrize(("setting", "value"), [("use_dora", True), ("quantize", "nf4")])
+def test_what_was_not_tried_with_sharded_matrices_is_refused(setting, value):
+    model = ADAPTED | {"adapters": {setting: value}}
     run = read({"data": DATA, "model": model, "train": {"strategy": {"use": "fsdp"}}}).runs["default"].settings
-    assert "model.adapters.use_dora: was not tested with train.strategy `fsdp`: use `single` or `ddp`." in strategy_errors(run)
+    assert f"model.adapters.{setting}: was not tested with train.strategy `fsdp`: use `single` or `ddp`." in strategy_errors(run)
+
+
+@pytest.mark.parametrize("shape", [(3, 64), (7, 13)])
+def test_a_layer_in_4_bits_computes_as_one_with_the_rounded_weights(shape):
+    plain = nn.Linear(*shape[::-1])
+    layer = QuantizedLinear(plain)
+    assert layer.weight.dtype == torch.uint8 and layer.weight.numel() == -(-shape[0] * shape[1] // 64) * 32
+    round_layers(inside := nn.Sequential(plain), ["0"])
+    again = QuantizedLinear(plain)
+    assert torch.equal(again.weight, layer.weight) and torch.equal(again.scales, layer.scales)  # what is rounded is rounded to itself
+    inputs = torch.randn(2, 5, shape[1], requires_grad=True)
+    for kind in (torch.float32, torch.bfloat16):
+        gradients = []
+        for module in (inside, layer):
+            with torch.autocast("cpu", kind, enabled=kind != torch.float32):
+                found = module(inputs)
+            assert found.dtype == kind
+            gradients += [found, *torch.autograd.grad(found.square().sum(), inputs)]
+        for one, other in zip(gradients[:2], gradients[2:], strict=True):
+            assert torch.allclose(
+                one.float(), other.float(), rtol=1e-5 if kind == torch.float32 else 0.05, atol=0.05 * (kind != torch.float32) + 1e-6
+            )
+
+
+def test_what_is_trained_or_tied_and_output_layers_stay_in_full():
+    model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, hidden_size=16, intermediate_size=16, num_attention_heads=2, vocab_size=12))
+    found = quantizable(model, [model.model.layers[0].mlp])
+    assert found == [f"model.layers.0.self_attn.{part}_proj" for part in "qkvo"]
+    with torch.device("meta"):
+        layer = QuantizedLinear(nn.Linear(30, 20))  # as the planner counts it
+    assert layer.weight.is_meta and layer(torch.empty(2, 30, device="meta")).shape == (2, 20)
+    with pytest.raises(SystemExit, match=r"model\.adapters\.quantize: the model has no linear layers"):
+        quantizable(nn.Sequential(nn.Conv1d(2, 2, 1)), [])
 
 
 def test_defaults_of_new_settings_make_no_result_stale():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from snaketrain.config.errors import nearest
+from snaketrain.models.quantized import quantizable, quantize_layers, round_layers
 from snaketrain.models.weights import tied_names
 from snaketrain.runtime.strict_json import JsonObject
 
@@ -28,20 +29,23 @@ def add_adapters(module: nn.Module, adapters: JsonObject, untrained: Iterable[st
     targets, heads = adapters["target_modules"], [*adapters["modules_to_save"], *owners(untrained)]
     for target in targets if isinstance(targets, list) else ():  # of several, peft would leave out those that match nothing
         matching(module, target, "target_modules")
-    config = LoraConfig(task_type=task_type(module), **(adapters | {"modules_to_save": None}))
+    trained = [part for head in heads for part in matching(module, head, "modules_to_save")]
+    if adapters.get("quantize"):
+        quantize_layers(module, quantizable(module, trained))
+    options = {name: value for name, value in adapters.items() if name not in ("quantize", "modules_to_save")}
+    config = LoraConfig(task_type=task_type(module), **options)
     try:
         inject_adapter_in_model(config, module, NAME)
     except ValueError as error:  # such as targets that match nothing
         raise SystemExit(f"model.adapters: {error}") from None
-    for head in heads:
-        for part in matching(module, head, "modules_to_save"):
-            part.requires_grad_(True)
+    for part in trained:
+        part.requires_grad_(True)
     config.modules_to_save = list(dict.fromkeys(heads)) or None
     check_tied(module)
     sizes = {parameter: parameter.numel() for parameter in module.parameters()}
-    trained = sum(size for parameter, size in sizes.items() if parameter.requires_grad)
+    learnt = sum(size for parameter, size in sizes.items() if parameter.requires_grad)
     logging.info(
-        "adapters: %s of %s parameters are trained; heads: %s", f"{trained:,}", f"{sum(sizes.values()):,}", ", ".join(heads) or "none"
+        "adapters: %s of %s parameters are trained; heads: %s", f"{learnt:,}", f"{sum(sizes.values()):,}", ", ".join(heads) or "none"
     )
 
 
@@ -75,6 +79,12 @@ def check_tied(module: nn.Module) -> None:
     for name, first in tied_names(module).items():
         if parameters[name].requires_grad or ".base_layer." in f"{name} {first}":
             raise SystemExit(f"model.adapters: {name} shares its weights with {first}; adapt and train other modules.")
+
+
+def as_trained(module: nn.Module, adapters: JsonObject, heads: Iterable[str]) -> None:
+    """Give a module without adapters the weights beside which they were trained."""
+    if adapters.get("quantize"):
+        round_layers(module, quantizable(module, [part for head in heads for part in matching(module, head, "modules_to_save")]))
 
 
 def config_of(module: nn.Module) -> "LoraConfig | None":

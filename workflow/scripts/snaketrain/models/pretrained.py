@@ -97,6 +97,8 @@ def unread_pretrained(cls: ModelClass, folder: Path, given: JsonObject, adapters
     files = weight_files(folder, "model")
     if special := [name for name in given if name in LOADING_ARGUMENTS and name not in HARMLESS]:
         raise NeedsWholeModel(f"model.arguments.{special[0]} is set")
+    if adapters and adapters.get("quantize"):
+        raise NeedsWholeModel("model.adapters.quantize is set")
     if not files:
         raise NeedsWholeModel("they are not in safetensors files")
     if "quantization_config" in json.loads((folder / "config.json").read_text(encoding="utf-8")):

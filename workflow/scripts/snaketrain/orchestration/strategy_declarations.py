@@ -106,8 +106,10 @@ def strategy_errors(run: Settings) -> Iterator[str]:
         return
     if run.model.adapters and not info.trains_adapters:
         yield f"model.adapters: was not tested with train.strategy `{strategy.use}`: use `single`, `ddp` or `fsdp`."
-    elif run.model.adapters and run.model.adapters.use_dora and info.shards_model:
-        yield f"model.adapters.use_dora: was not tested with train.strategy `{strategy.use}`: use `single` or `ddp`."
+    elif run.model.adapters and info.shards_model:
+        for setting in ("use_dora", "quantize"):
+            if getattr(run.model.adapters, setting):
+                yield f"model.adapters.{setting}: was not tested with train.strategy `{strategy.use}`: use `single` or `ddp`."
     if train.precision == "fp8" and ("tensor" in info.degrees or is_used(strategy.arguments, "tensor")):
         yield "train.precision: fp8 was not tried with matrices that train.strategy.arguments.tensor splits: use bf16."
     if train.compile and (problem := compile_error(strategy.arguments, info.degrees)):

@@ -170,12 +170,21 @@ class Adapters(Section):
         exclude_if=lambda value: not value,
         description="also train the norm of each row of the adapted matrices (DoRA); in one process, or with `ddp`",
     )
+    quantize: Literal["nf4"] | None = Field(
+        None,
+        exclude_if=is_null,
+        description="keep the linear layers that are not trained in 4 bits, in place of 32 (QLoRA); in one process, or with `ddp`",
+    )
     lora_dropout: Fraction = Field(0.0, description="dropout of their inputs")
     target_modules: list[Name] | StrictStr | None = Field(
         None,
         description="the layers that get adapters: suffixes of their names, a regular expression, or `all-linear`; null: peft's choice for the architecture",
     )
     modules_to_save: list[Name] = Field([], description="further modules that are trained and saved in full, by suffixes of their names")
+
+    def contradictions(self) -> Iterator[str]:
+        if self.use_dora and self.quantize:
+            yield "`use_dora` needs the adapted matrices in full, which `quantize` does not keep: remove one of the two"
 
     @field_validator("target_modules")
     @classmethod

@@ -1,5 +1,6 @@
 """Exports the model of a checkpoint to a folder that transformers and an evaluation read."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,12 +50,15 @@ def export(checkpoints: list[Path], training: Manifest, tokenizer: Path, folder:
         shutil.copyfile(path, folder / name)
 
 
+HEADS = ("classifier.", "score.")  # as peft names them
+
+
 def merge(training: Manifest, data: Manifest, fetched: Manifest, folder: Path) -> None:
     """Write the adapters as peft does into `folder`/adapter, and replace the trained weights in `folder`/model by the merged model's."""
     from peft import PeftModel, get_peft_model_state_dict
     from safetensors.torch import save_file
 
-    from snaketrain.models.adapters import to_peft
+    from snaketrain.models.adapters import as_trained, to_peft
     from snaketrain.models.weights import read_weights, save_weights
 
     adapter, merged = folder / "adapter", folder / "model"
@@ -62,12 +66,16 @@ def merge(training: Manifest, data: Manifest, fetched: Manifest, folder: Path) -
     task: Task = load(train.task.use, "tasks")(**resolved(train.task.arguments))
     facts = data.facts | {"tokenizer_folder": str(merged)}  # where it was exported to
     ((name, module),) = task.build(model.model_dump(exclude={"adapters"}), fetched.model_files, facts).items()
+    described = json.loads(training.file(f"adapter/{ADAPTER_CONFIG}").read_text(encoding="utf-8"))
+    as_trained(module, model.model_dump()["adapters"], described["modules_to_save"] or [])
     trained = read_weights(merged, name)
     own, parameters = module.state_dict(), dict(module.named_parameters())
     module.load_state_dict({key: tensor for key, tensor in trained.items() if key in own}, strict=False)  # heads and buffers
     adapter.mkdir(parents=True)
     shutil.copyfile(training.file(f"adapter/{ADAPTER_CONFIG}"), adapter / ADAPTER_CONFIG)
-    saved = to_peft({key: tensor for key, tensor in trained.items() if key in parameters or key not in own})
+    # peft reads a classifier's head even if it was not trained, since the pretrained weights have one
+    heads = {key: own[key] for key in parameters if described["task_type"] == "SEQ_CLS" and key.startswith(HEADS)}
+    saved = to_peft(heads | {key: tensor for key, tensor in trained.items() if key in parameters or key not in own})
     save_file(saved, adapter / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     adapted = PeftModel.from_pretrained(module, str(adapter))
     if different := saved.keys() ^ get_peft_model_state_dict(adapted).keys():

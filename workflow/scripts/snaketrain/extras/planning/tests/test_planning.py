@@ -67,6 +67,19 @@ def test_memory_of_states_matches_theory(llama):
     assert whole.footprint.flops == pytest.approx((6 * in_matrices + attention) * tokens, rel=0.01)
 
 
+def test_weights_beside_adapters_have_no_gradients_and_take_4_bits_where_asked_for(llama, tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    LlamaForCausalLM(LlamaConfig(**LLAMA, vocab_size=64)).save_pretrained(tmp_path / "weights")
+    source, kinds = {"path": str(tmp_path / "weights")}, ({}, {"quantize": "nf4"})
+    runs = [llama({"model.source": source, "model.adapters": {"target_modules": "all-linear", **kind}}) for kind in kinds]
+    plain, quantized = (planned(run).footprint for run in runs)
+    saved = plain.moments["update"]["parameters"] - quantized.moments["update"]["parameters"]
+    in_layers = LLAMA["num_hidden_layers"] * (3 * 64 * 64 + 3 * 64 * 128)  # keys and values have half of the heads
+    assert saved == in_layers * (32 - 4.5) / 8
+    assert plain.weights == quantized.weights == plain.moments["update"]["gradients"]  # of the adapters
+
+
 def test_fsdp_frees_the_blocks_that_it_gathered(llama):
     """So the number of gathered blocks does not grow with the depth."""
     few, many = (
