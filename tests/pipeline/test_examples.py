@@ -265,7 +265,7 @@ def configuration(name: str) -> dict[str, Any]:
 
 def run_all(folder: Path, config: dict[str, Any]) -> None:
     (folder / "example.yaml").write_text(yaml.safe_dump(config))
-    snakemake(folder, "--configfile", str(folder / "example.yaml"))
+    snakemake(folder, "--configfile", str(folder / "example.yaml"), tried=True)
     assert {path.name for path in (folder / "results/runs").iterdir()} == set(config["runs"])
 
 

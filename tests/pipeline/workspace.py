@@ -4,6 +4,7 @@ The Snakefile reads `config/config.yaml` of the working directory, so the folder
 """
 
 import csv
+import os
 import random
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ import limits
 import yaml
 
 from pipeline.warm_python import warm_python
+from snaketrain.orchestration.effects import SWITCH
 from snaketrain.runtime.manifests import read_if_intact, stamp, write_checked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -78,13 +80,18 @@ def read_configuration(folder: Path) -> dict[str, Any]:
     return yaml.safe_load((Path(folder) / "config/config.yaml").read_text())
 
 
-def snakemake(folder: Path, *arguments: str, snakefile: Path = REPOSITORY / "Snakefile", check: bool = True) -> subprocess.CompletedProcess:
-    """The workflow in the folder, on two cores unless told otherwise; stdout and stderr are text."""
+def snakemake(
+    folder: Path, *arguments: str, snakefile: Path = REPOSITORY / "Snakefile", check: bool = True, tried: bool = False
+) -> subprocess.CompletedProcess:
+    """The workflow in the folder, on two cores unless told otherwise; stdout and stderr are text. `tried`: what the runs name is tried before any
+    job, as for users, which takes seconds."""
     cores = () if any(a.startswith(("--cores", "-c")) for a in arguments) else ("--cores", "2")
     command = [warm_python(), str(SNAKEMAKE), "--snakefile", str(snakefile), "--directory", str(folder)]
     if known_code and not (folder / CODE).exists():
         keep_code(folder, known_code)
-    done = subprocess.run([*command, *cores, *arguments], capture_output=True, text=True, cwd=folder, timeout=limits.seconds(600))
+    environment = {name: value for name, value in os.environ.items() if not (tried and name == SWITCH)}
+    words, timeout = [*command, *cores, *arguments], limits.seconds(600)
+    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, timeout=timeout, env=environment)
     if check and done.returncode:
         raise AssertionError(f"snakemake {' '.join(arguments)} failed ({done.returncode}):\n{done.stdout[-2000:]}\n{done.stderr[-8000:]}")
     if not known_code:

@@ -135,7 +135,7 @@ def finished(tmp_path_factory) -> Path:
         tracking=given["tracking"] | {"log_every_steps": 1},
         runs={"one": {}, "two": {"compute.processes": 2}},
     )
-    snakemake(folder)
+    snakemake(folder, tried=True)
     return folder
 
 

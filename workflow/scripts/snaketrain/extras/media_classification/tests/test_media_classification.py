@@ -77,7 +77,7 @@ def finished(tmp_path_factory) -> Path:
             "untrained": {"train.learning_rate": 1e-9, "model.arguments.initializer_range": 1e-4},
         },
     )
-    snakemake(folder)
+    snakemake(folder, tried=True)
     return folder
 
 

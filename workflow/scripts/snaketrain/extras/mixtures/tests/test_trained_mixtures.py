@@ -71,7 +71,7 @@ def finished(tmp_path_factory) -> Path:
     alone = {"shared_steps.at_least": None}
     runs = {"clean": last({"clean": 1}), "more": last({"clean": 1, "more": 1})}
     folder = workspace(tmp_path_factory.mktemp("mixtures"), runs, shared_steps={"at_least": 20})
-    snakemake(folder)
+    snakemake(folder, tried=True)
     by_itself = workspace(tmp_path_factory.mktemp("alone"), {"more": last({"clean": 1, "more": 1}, **alone)})
     snakemake(by_itself)
     (folder / "alone").symlink_to(by_itself)

@@ -66,7 +66,7 @@ def finished(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tagging")
     (folder / "tagged.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sentences(240)))
     (folder / "new.conll").write_text(f"the\ngreat\nfilm\n\n{FIRST[0]}\n{LAST[0]}\nplot\n")
-    snakemake(make_workspace(folder, **settings()))
+    snakemake(make_workspace(folder, **settings()), tried=True)
     return folder
 
 
