@@ -67,7 +67,7 @@ def card(training: Manifest, data: Manifest, selection: Manifest, evaluations: l
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---",
         f"# {plain(training.facts['run'])}",
-        introduction(settings, architecture, chosen),
+        introduction(settings, architecture, chosen, "initial" in training.inputs),
         "## Metrics",
         metrics_table(results, chosen),
         "## Data",
@@ -132,10 +132,11 @@ def metadata(run: str, data: JsonObject, settings: JsonObject, architecture: str
     return head
 
 
-def introduction(settings: JsonObject, architecture: str | None, chosen: JsonObject) -> str:
+def introduction(settings: JsonObject, architecture: str | None, chosen: JsonObject, has_initial_weights: bool) -> str:
     source = next((settings[key] for key in ("model.source.hub", "model.source.package", "model.source.path") if settings.get(key)), None)
     source = f"the run {settings['model.source.run']}" if settings.get("model.source.run") else source
-    start = f"fine-tuned from {plain(source)}" if source else "trained from a random initialisation"
+    beginning = "the weights of earlier runs or files" if has_initial_weights else "a random initialisation"
+    start = f"fine-tuned from {plain(source)}" if source else f"trained from {beginning}"
     return (
         f"{plain(architecture or settings.get('model.use'))}, {start}, by [Snakemake](https://snakemake.github.io) with snaketrain. "
         f"Checkpoint: {plain(chosen['why'])}."
