@@ -6,6 +6,7 @@ in code of the training are made, one by one; it has to refuse them. Goals: all,
 """
 
 import ast
+import contextlib
 import json
 import os
 import random
@@ -45,8 +46,7 @@ def main() -> None:
         train(root)
         files = {root / SCRIPTS / f"{name.replace('.', '/')}.py" for name in json.loads((root / TRAINING / "run.json").read_text())["code"]}
         harmless = accepted(root, possible_edits(root, sorted(filter(Path.is_file, files)), args.edits), args.together)
-        harmful = {each.name: refusal(root, {each.path(root): each.path(root).read_text().replace(each.old, each.new)})
-                   for each in read_table(TABLE)[0] if each.path(root) in files}  # fmt: skip
+        harmful = dict(refused_mutations(root, files))
     refused = sum(why is not None for why in harmful.values())
     found = {"harmless": harmless, "mutations": len(harmful), "refused": refused, "why": harmful}
     write_figures(args.output, found)
@@ -56,6 +56,10 @@ def main() -> None:
             f"{refused} of {len(harmful)} mutations are refused; the goal is 99 %": refused >= 0.99 * len(harmful),
         }
     )
+
+
+class NotExecuted(Exception):
+    """A training does not execute the part of a file that was changed, such as a class of a kind of labels."""
 
 
 def train(root: Path) -> None:
@@ -91,8 +95,18 @@ def refusal(root: Path, edited: dict[Path, str]) -> str | None:
         (root / TRAINING / "certified.json").unlink(missing_ok=True)
     said = done.stdout + done.stderr
     if done.returncode == 0 and "small: certified: " not in said:
-        raise SystemExit(f"the change was not seen:\n{said}")
+        raise NotExecuted(said)
     return None if done.returncode == 0 else said.splitlines()[-1]
+
+
+def refused_mutations(root: Path, files: set[Path]) -> Iterator[tuple[str, str | None]]:
+    for each in read_table(TABLE)[0]:
+        text = each.path(root).read_text(encoding="utf-8")
+        if each.path(root) in files and each.old in text:
+            with contextlib.suppress(NotExecuted):
+                why = refusal(root, {each.path(root): text.replace(each.old, each.new)})
+                print(f"{each.name}: {why or 'CERTIFIED'}", flush=True)
+                yield each.name, why
 
 
 # --- edits that change nothing

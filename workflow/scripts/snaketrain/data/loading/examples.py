@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from snaketrain.config.schema import Train
 from snaketrain.config.schema.of_extras import hooks
@@ -135,11 +136,12 @@ def padded(rows: list[np.ndarray], fill: int) -> torch.Tensor:
 def sequences(batch: Batch, lengths: str, fills: Mapping[str, int]) -> tuple[torch.Tensor, torch.Tensor, Batch]:
     """Of examples whose lists have several sequences one after another, each as a row of its own: its example, its place among those of the
     example, and the columns of `fills`, padded with these. `lengths`: the column of the lengths of each example's sequences."""
-    found = batch[lengths].clamp(min=0)
-    numbers = torch.arange(batch["input_ids"].shape[1], device=found.device)
-    if found.shape[1] == 1:  # one each; in a plan tensors have no values
-        example, inside = torch.arange(len(found), device=found.device), batch["attention_mask"] > 0
-        starts = place = example * 0
+    found, width = batch[lengths].clamp(min=0), batch["input_ids"].shape[1]
+    numbers, most = torch.arange(width, device=found.device), found.shape[1]
+    if most == 1 or isinstance(found, FakeTensor):  # in a plan tensors have no values: all examples have as many, of one length
+        part, rows_of = -(-width // most), torch.arange(most * len(found), device=found.device)
+        example, place = rows_of // most, rows_of % most
+        starts, inside = place * part, batch["attention_mask"][example, :part] > 0
     else:
         example, place = found.nonzero(as_tuple=True)
         starts, inside = (found.cumsum(1) - found)[example, place], numbers[: int(found.max())] < found[example, place, None]
