@@ -83,6 +83,8 @@ def certify(recorded: Recorded, jobs: int) -> str:
     made = previous_manifest(recorded.folder)
     if not made or made.identity != recorded.run["identity"]:
         raise NotCertified("it is not finished. Start snakemake, which continues it or begins anew.")
+    if recorded.run["mixed"]:
+        raise NotCertified("its code or settings were changed in its middle, so that no code gives its results")
     change = Change(recorded)
     if not change.names:
         return "its code is what it was"

@@ -170,6 +170,18 @@ def test_another_training_says_the_code_that_it_is_made_with(certified):
     assert take_over(job, {"data": "other"}).given == JobSettings("train_model", {"train": {"seed": 1}}, {"mine.py": "new"})
 
 
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [({"identity": "another"}, "it is not finished"), ({"mixed": [{"step": 3}]}, "its code or settings were changed in its middle")],
+)
+def test_what_is_not_finished_or_was_changed_in_its_middle_is_not_certified(certified, run, why):
+    made = previous_manifest(certified)
+    assert made
+    training = SimpleNamespace(folder=certified, run={"identity": made.identity, "mixed": []} | run)
+    with pytest.raises(NotCertified, match=why):
+        certify.certify(training, 1)
+
+
 # --- a workflow
 
 MINE = """from snaketrain.tasks.text_classification import TextClassification
