@@ -178,7 +178,7 @@ class Checks:
                 raise SystemExit(str(error) if SAYS_WHERE.match(str(error)) else f"data.train: {error}") from None
 
         def find_out() -> Sample | None:
-            found = self.findings.attempt("data.train", use, take, "Correct the dataset class")
+            found = self.findings.attempt("data.train", use, take, "Correct the dataset class, or what it reads")
             self.findings.report(*(found.problems if found else ()))
             return found
 
