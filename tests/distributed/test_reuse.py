@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from distributed import forking
 from distributed.running import MODEL, arguments, interrupted, log_of, losses, train
 from safetensors.torch import load_file
@@ -137,6 +139,21 @@ def test_another_run_begins_where_it_branches_off_the_first(data, finished, tmp_
     assert "step-00000022 is not reused" in log_of(runs / "longer/training").read_text()
     train(data, tmp_path / "fresh", **BASE | {"epochs": 3})
     assert_same(runs / "longer/training", tmp_path / "fresh")
+
+
+def test_a_colleague_trains_only_the_steps_that_nobody_has_shared(data, tmp_path):
+    """Of another workspace, through a folder in which the first training has left its checkpoints; equal to a training from the start."""
+    key = Ed25519PrivateKey.generate()
+    (tmp_path / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    (tmp_path / "members").write_text(f"alice {key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()}\n")
+    cache = json.dumps({"at": str(tmp_path / "cache"), "members": str(tmp_path / "members"), "key": str(tmp_path / "key")})
+    theirs, mine = (tmp_path / f"{name}/results/runs/first/training" for name in ("alice", "bob"))
+    for training, settings in ((theirs, BASE), (mine, BASE | {"epochs": 3})):
+        training.parent.mkdir(parents=True)
+        assert forking.run([*arguments(data, training, **settings), "--steps-cache", cache], 1, log_of(training)) == [0]
+    assert attempts(mine) == [22] and reused_event(mine)["message"] == "took over 22 of 33 steps from the cache: run first of alice"
+    train(data, tmp_path / "fresh", **BASE | {"epochs": 3})
+    assert_same(mine, tmp_path / "fresh")
 
 
 OWN_STRATEGY = """

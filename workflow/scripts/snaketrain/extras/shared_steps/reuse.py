@@ -13,8 +13,10 @@ from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snaketrain.extras.shared_steps.trajectory import Fingerprints, Trajectory, recorded
+from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import Event, all_events, as_line, last_attempt
 from snaketrain.runtime.loaded_code import changed_files
 from snaketrain.runtime.manifests import PRIVATE_FILE, write_checked, write_text
@@ -26,9 +28,13 @@ from snaketrain.training.early_stopping import EarlyStopping, Evaluations, evalu
 from snaketrain.training.execution import execution_differences
 from snaketrain.training.plan import Plan, folder_name
 
+if TYPE_CHECKING:
+    from snaketrain.extras.shared_steps.cache import Cache
+
 FILE = "reused.json"  # what is said of it, for MLflow
 # events of steps; attempts and the machine's load were the other training's
 COPIED = ("train", "eval", "samples", "checkpoint", "bad_step")
+CACHED = ".cached"  # beside a training: what a team's cache has for it
 SPEED = "_per_second"  # the end of the names of figures that are not copied: this training did not compute so fast
 SHOWN = 10  # steps in a message
 
@@ -83,14 +89,18 @@ class Source:
     evaluations: Evaluations
 
 
-def reuse_steps(begun: Beginning, trunk: Path | None = None) -> None:
+def reuse_steps(begun: Beginning, trunk: Path | None = None, cache: "Cache | None" = None) -> None:
     """Where this training has not begun yet, take over the checkpoints of another one. For rank 0, before the journal is opened.
 
     `trunk`: the folder of the training whose steps it is meant to take over.
     """
     if not begun.plan.steps or last_attempt(begun.folder / "journal.jsonl") is not None:
         return
-    reused = reuse(begun, trainings_beside(begun.folder))
+    trainings, copies = trainings_beside(begun.folder), begun.folder.parent / CACHED
+    if cache:
+        trainings += copies_from(cache, begun, trainings, copies)
+    reused = reuse(begun, trainings)
+    shutil.rmtree(copies, ignore_errors=True)  # what was taken over has links of its own
     for line in (reused.message, reused.missing) if reused else ():
         if line:
             logging.info("%s", line)
@@ -98,6 +108,17 @@ def reuse_steps(begun: Beginning, trunk: Path | None = None) -> None:
         logging.warning(
             "warning: no step of %s is taken over: %s. This training takes all steps itself", name_of(trunk), refusal(begun, trunk)
         )
+
+
+def copies_from(cache: "Cache", begun: Beginning, trainings: Sequence[Path], copies: Path) -> list[Path]:
+    """What a team's cache has more than the workspace."""
+    known = max((step for step, _ in on_trajectory(begun, trainings)), default=0)
+    try:
+        copy = cache.bring(begun.trajectory, known, begun.plan.last, copies)
+    except Exception as error:  # of any file system; without the cache all steps are taken here
+        logging.warning("warning: shared_steps.cache cannot be read: %s", hidden(f"{type(error).__name__}: {error}"))
+        return []
+    return [copy] if copy else []
 
 
 def refusal(begun: Beginning, trunk: Path) -> str:
@@ -112,13 +133,17 @@ def refusal(begun: Beginning, trunk: Path) -> str:
 
 def reuse(begun: Beginning, trainings: Sequence[Path]) -> Reused | None:
     """Take over the deepest checkpoint of the trajectory from one of these folders; of equally deep ones from the first."""
-    sources = [source for folder in trainings if (source := source_of(folder, begun)).checkpoints]
-    limits = {source.folder: limit(begun, source.evaluations) for source in sources}
-    found = [(step, source) for source in sources for step in source.checkpoints if step <= limits[source.folder]]
-    for step, source in sorted(found, key=lambda each: -each[0]):
+    for step, source in sorted(on_trajectory(begun, trainings), key=lambda each: -each[0]):
         if reused := take_over(begun, source, step):
             return reused
     return None
+
+
+def on_trajectory(begun: Beginning, trainings: Sequence[Path]) -> "list[tuple[int, Source]]":
+    """The checkpoints from which this training may resume."""
+    sources = [source for folder in trainings if (source := source_of(folder, begun)).checkpoints]
+    limits = {source.folder: limit(begun, source.evaluations) for source in sources}
+    return [(step, source) for source in sources for step in source.checkpoints if step <= limits[source.folder]]
 
 
 def source_of(folder: Path, begun: Beginning) -> Source:
@@ -250,7 +275,7 @@ def name_of(training: Path) -> str:
     training = training.resolve()
     if training.parent.name == "superseded":
         return f"an earlier training of {name_of(training.parents[1] / 'training')}"
-    kind = {"runs": "run", "trunks": "trunk"}.get(training.parents[1].name)
+    kind = {"runs": "run", "trunks": "trunk", CACHED: "the cache:"}.get(training.parents[1].name)
     return f"{kind} {training.parent.name}" if kind else str(training)
 
 

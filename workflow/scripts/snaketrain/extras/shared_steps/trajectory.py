@@ -78,7 +78,7 @@ class Trajectory:
         planned: Collection[str] = (),
     ):  # fmt: skip
         """`step_content`: what joins the chain at a step; `planned`: the modules and files whose code is in the fingerprint, or does not matter."""
-        self.measures, self.execution, self.planned = measures, execution, planned
+        self.base, self.measures, self.execution, self.planned = base, measures, execution, planned
         self.bad_steps_allowed, self.step_content = bad_steps_allowed, step_content
         self._chains = {0: hashlib.sha256(base.encode())}  # as they are after some steps
 
