@@ -154,10 +154,6 @@ class Pipeline:
         """The manifests that other stages let a job read, by the options of its script."""
         return {option: paths for other in self.stages.values() for option, paths in other.adds(stage, job).items()}
 
-    def given(self, stage: str, job: str) -> dict[str, tuple[str, str]]:
-        """The jobs of other stages whose results a job reads by their word, by role."""
-        return {role: made for other in self.stages.values() for role, made in other.gives(stage, job).items()}
-
     def added_code(self, stage: str, job: str) -> list[Path]:
         """The files that other stages let a job execute."""
         return [file for other in self.stages.values() for file in other.adds_code(stage, job)]

@@ -65,10 +65,6 @@ class Stage:
         """What the job of another stage reads besides what its own rule names, as for extras: manifests, by options of its script."""
         return {}
 
-    def gives(self, stage: str, job: str) -> Reads:
-        """What the job of another stage reads besides what its settings name, and records: by role, as for extras."""
-        return {}
-
     def adds_code(self, stage: str, job: str) -> list[Path]:
         """What the job of another stage executes besides what its own script imports, if its result depends on that."""
         return []

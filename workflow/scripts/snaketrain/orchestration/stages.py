@@ -155,7 +155,7 @@ class Training(ModelStage):
 
     def reads(self, job: str) -> Reads:
         run = self.settings_of(job)
-        return self.data(job) | fetched(model=run.model.source, initial=initial(run)) | self.pipeline.given(self.name, job)
+        return self.data(job) | fetched(model=run.model.source, initial=initial(run))
 
     def own_code(self, job: str) -> list[Path]:
         return code_of_training(self.settings_of(job))

@@ -190,14 +190,8 @@ def parser(stage: str | None, description: str | None) -> argparse.ArgumentParse
 
 def parser_of_inference(stage: str, description: str | None) -> argparse.ArgumentParser:
     """Of a stage that runs the selected model."""
-    arguments = parser_of_models(stage, description)
-    arguments.add_argument("--selection", required=True, metavar="MANIFEST", help="manifest of the selected checkpoint")
-    return arguments
-
-
-def parser_of_models(stage: str, description: str | None) -> argparse.ArgumentParser:
-    """Of a stage that runs models."""
     arguments = parser(stage, description)
+    arguments.add_argument("--selection", required=True, metavar="MANIFEST", help="manifest of the selected checkpoint")
     arguments.add_argument(
         "--model", nargs="?", metavar="MANIFEST", help="manifest of the fetched model that the training started from (default: none)"
     )

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from snaketrain.config.references import load
 from snaketrain.config.schema import InitialWeights, Metric, Model, Train
-from snaketrain.config.schema.model import Weights
 from snaketrain.config.schema.train import PLATEAU
 from snaketrain.config.sizes import compile_error
 from snaketrain.models.adapters import config_of
@@ -35,7 +34,6 @@ from snaketrain.training.state import TrainState
 from snaketrain.training.weight_average import WeightAverage
 
 MOST_NAMES = 10  # logged of each kind
-ALL = InitialWeights.model_construct(source=Weights.model_construct())  # of weights that no setting names, but an extra gives
 PICKLED = (".pt", ".pth", ".bin")
 
 
@@ -208,7 +206,8 @@ def build(
         with nullcontext() if builds or not task.wraps else without_memory():
             modules = task.build(given, weights, DataInfo(facts))
         if initial and (builds or not task.wraps):
-            start_from(modules, initial, model.initial_weights or ALL)
+            assert model.initial_weights, "the setting that names the folder"
+            start_from(modules, initial, model.initial_weights)
     if trains and model.adapters and [config_of(module) is None for module in modules.values()] != [False]:
         raise SystemExit(
             f"model.adapters: {train.task.use} does not build one module with adapters. Let its `build` return the result of "

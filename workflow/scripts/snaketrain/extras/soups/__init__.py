@@ -1,1 +1,0 @@
-"""Averages the selected weights of several runs while the development metric improves, as the section `soups` says: a greedy soup."""
