@@ -13,12 +13,13 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, TypedDict
+from threading import Thread
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 from uuid import uuid4
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -41,7 +42,10 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 BESIDE = ("journal.jsonl", "loaded.json")  # what another training reads of this one besides checkpoints
+SECONDS_TO_ANSWER = 60.0
 SECONDS_OF_UPLOADS = 86_400.0  # a file that is in no listing may belong to a training that is being shared
+
+T = TypeVar("T")
 
 
 class Listing(TypedDict):
@@ -93,7 +97,9 @@ class Cache:
     def bring(self, trajectory: Trajectory, after: int, until: int, into: Path) -> Path | None:
         """A copy of the training that has the most steps of the trajectory, if these are more than `after`."""
         found = [
-            (steps, each) for each in self.trainings(trajectory.base) if (steps := each.steps(trajectory, until)) and steps[-1] > after
+            (steps, each)
+            for each in answered(lambda: [*self.trainings(trajectory.base)])
+            if (steps := each.steps(trajectory, until)) and steps[-1] > after
         ]
         for steps, shared in sorted(found, key=lambda each: -each[0][-1]):
             folder = into / re.sub(r"[^\w .-]", "_", f"{shared.listing['training']} of {shared.member}") / "training"
@@ -157,8 +163,8 @@ class Cache:
         began, checkpoints = time.monotonic(), training / "checkpoints"
         records = {path.name: record for path in sorted(checkpoints.glob("step-*")) if (record := recorded(read_state(path)))}
         listing: Listing = {"base": trajectory.base, "training": name, "records": records, "files": {}}
-        path = f"{self.store[1]}/trainings/{trajectory.base}/{digest(records, public(self.key.public_key()))[:16]}"
-        if not records or self.store[0].exists(path):
+        path = f"{answered(lambda: self.store)[1]}/trainings/{trajectory.base}/{digest(records, public(self.key.public_key()))[:16]}"
+        if not records or answered(lambda: self.store[0].exists(path)):
             return
         for checkpoint in records:
             of_checkpoint = read_listing(checkpoints / checkpoint) or {}
@@ -171,7 +177,7 @@ class Cache:
             uploaded += self.upload(now, listing["files"][content.name])
         body = dumps(listing).encode()
         self.write(path, json.dumps([public(self.key.public_key()), self.key.sign(body).hex()]).encode() + b"\n" + body)
-        logging.info("shared %d checkpoints, %.1f MB, in %.0f s", len(records), uploaded / 1e6, time.monotonic() - began)
+        logging.info("shared the checkpoints of %d steps, %.1f MB, in %.0f s", len(records), uploaded / 1e6, time.monotonic() - began)
         self.evict()
 
     def upload(self, content: bytes | Path, written: Written) -> int:
@@ -212,6 +218,23 @@ class Cache:
         for path in found.keys() - kept:
             if time.time() - files.modified(path).timestamp() > SECONDS_OF_UPLOADS:
                 files.rm_file(path)
+
+
+def answered(ask: Callable[[], T]) -> T:
+    """Libraries of stores try for many minutes to reach one, in which all processes of a training would wait."""
+    answer: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:
+            answer.set_exception(error)
+
+    Thread(target=work, daemon=True).start()
+    try:
+        return answer.result(SECONDS_TO_ANSWER)
+    except TimeoutError:
+        raise TimeoutError(f"it has not answered within {SECONDS_TO_ANSWER:g} seconds") from None
 
 
 def private_key(path: Path) -> Ed25519PrivateKey:
