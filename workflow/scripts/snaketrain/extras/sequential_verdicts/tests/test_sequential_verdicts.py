@@ -112,6 +112,7 @@ def looked_at(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_seeds_are_added_and_the_page_says_what_was_decided(looked_at):
     first, last = (read_manifest(looked_at / f"results/verdicts/rate/{look}/manifest.json") for look in (1, 2))
     assert (first.facts["seeds"], first.facts["continues"]) == (2, True), first.facts
@@ -123,6 +124,7 @@ def test_seeds_are_added_and_the_page_says_what_was_decided(looked_at):
     assert last.facts["verdict"] in read_manifest(looked_at / "results/comparison/manifest.json").facts["verdict"]
 
 
+@pytest.mark.slow
 def test_an_added_look_makes_no_training_stale(looked_at):
     def planned() -> dict[str, int]:
         printed = snakemake(looked_at, "--dry-run").stdout
