@@ -10,7 +10,9 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema.tasks import TextClassificationSettings
 from snaketrain.labels import label_kind
 from snaketrain.orchestration.preflight import examine
+from snaketrain.tasks import text_classification
 from snaketrain.tasks.module import Module
+from snaketrain.tasks.text_classification import TextClassification
 
 torch.manual_seed(0)
 NAMES, COUNTS = ["a", "b", "c"], [6, 3, 1]
@@ -77,6 +79,29 @@ def test_a_class_that_does_not_exist_is_an_error():
 
 
 DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
+
+
+def trained(kind: str, logits: torch.Tensor, labels: torch.Tensor, loss: dict) -> float:
+    task, model = TextClassification(loss=loss), torch.nn.Identity()
+    data = {"label_kind": kind, "label_names": NAMES, "vocab_size": 5, "pad_token_id": 0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_classification, "make_model", lambda *_: model)
+        patch.setattr(TextClassification, "logits", lambda *_: logits)
+        return task.training_step(task.build({}, None, data), {"labels": labels}).item()
+
+
+def test_a_loss_that_is_named_takes_the_place_of_the_usual_one():
+    """As a sum over examples, whatever it returns."""
+    smoothed = {"use": "torch.nn.CrossEntropyLoss", "arguments": {"label_smoothing": 0.3}}
+    assert trained("class", LOGITS, LABELS, smoothed) == pytest.approx(losses("class", LABELS, label_smoothing=0.3).sum().item())
+    margins = torch.nn.functional.multi_margin_loss(LOGITS, LABELS, reduction="sum").item()
+    assert trained("class", LOGITS, LABELS, {"use": "torch.nn.MultiMarginLoss"}) == pytest.approx(margins)
+    soft = torch.nn.functional.multilabel_soft_margin_loss(LOGITS, SEVERAL, reduction="sum").item()
+    assert trained("classes", LOGITS, SEVERAL, {"use": "torch.nn.functional.multilabel_soft_margin_loss"}) == pytest.approx(soft)
+    distances = (LOGITS[:, 0] - torch.arange(10)).abs().sum().item()
+    assert trained("number", LOGITS[:, :1], torch.arange(10.0), {"use": "torch.nn.L1Loss"}) == pytest.approx(distances)
+
+
 TASK = "train.task.arguments"
 
 
@@ -88,6 +113,11 @@ TASK = "train.task.arguments"
         ({"class_weights": {"a": -1}}, {}, f"{TASK}.class_weights"),
         ({"label_smoothing": 1.5}, {}, f"{TASK}.label_smoothing: expects a number less than 1, not 1.5."),
         ({"label_smoothing": 0.1, "focal_gamma": 2}, {}, f"{TASK}: label_smoothing and focal_gamma: the focal loss is of the right answer"),
+        (
+            {"loss": {"use": "torch.nn.CrossEntropyLoss"}, "class_weights": "balanced"},
+            {},
+            f"{TASK}: loss: takes the place of class_weights",
+        ),
         ({"focal_gamma": 2}, {"label_kind": "number"}, f"{TASK}: focal_gamma: is for classes, but data.label_kind is number. Remove it."),
     ],
 )

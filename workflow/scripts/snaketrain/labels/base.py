@@ -172,7 +172,7 @@ class Head(ABC):
 
     def training_losses(self, settings: TextClassificationSettings, names: list[str], counts: ClassCounts) -> Losses:
         """What is minimised, from logits and labels; `losses`, which evaluations report, unless a setting says otherwise."""
-        if given := [name for name, value in settings if value]:
+        if given := [name for name, value in settings if value and name != "loss"]:
             raise SystemExit(f"train.task.arguments: {', '.join(given)}: is for classes, and this label kind has none. Remove it.")
         return self.losses
 

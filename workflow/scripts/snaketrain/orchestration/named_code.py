@@ -184,8 +184,9 @@ def loss_errors(run: Settings) -> Iterator[str]:
     """Class weights and the like of a text classification."""
     given = run.train.task.arguments
     yield from (found := problems(given, TextClassificationSettings))
-    if not found and given and not label_kind(run.data.label_kind).has_classes:
-        yield f"train.task.arguments: {', '.join(sorted(given))}: is for classes, but data.label_kind is {run.data.label_kind}. Remove it."
+    of_classes = sorted(given.keys() - {"loss"})
+    if not found and of_classes and not label_kind(run.data.label_kind).has_classes:
+        yield f"train.task.arguments: {', '.join(of_classes)}: is for classes, but data.label_kind is {run.data.label_kind}. Remove it."
 
 
 # --- whether what a run generates can be generated: by its task and strategy, and from its data

@@ -13,6 +13,7 @@ from snaketrain.labels import label_kind, metrics_by_label_kind
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tasks.base import Modules, Task
+from snaketrain.tasks.losses import Summed, beside, by_position
 from snaketrain.tasks.metrics import make_metric
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -21,10 +22,14 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 class TextClassification(Task):
     metrics: Mapping[str, dict[str, str]] = metrics_by_label_kind()
     of_text: tuple[str, ...] = ("vocab_size", "pad_token_id")  # fields of a new model's configuration, as the data gives them
-    given = TextClassificationSettings()  # of a derived class with an __init__ of its own
+    # of a derived class with an __init__ of its own
+    given = TextClassificationSettings()
+    own_loss: Summed | None = None
 
     def __init__(self, **arguments: Json):
         self.given = TextClassificationSettings.model_validate(arguments)
+        if loss := self.given.loss:
+            self.own_loss = Summed(loss.use, loss.arguments, "train.task.arguments.loss")
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
         self.head = label_kind(data["label_kind"]).head
@@ -40,7 +45,10 @@ class TextClassification(Task):
         return {"model": built}
 
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:
-        return self.training_losses(self.logits(modules, batch), batch["labels"]).sum()
+        logits, labels = self.logits(modules, batch), batch["labels"]
+        if self.own_loss:
+            return self.own_loss(by_position(beside(logits, labels)), len(labels), every=True)
+        return self.training_losses(logits, labels).sum()
 
     def outputs(self, modules: Modules, batch: Batch) -> Tensor:
         return self.logits(modules, batch).float()

@@ -31,7 +31,14 @@ class TextClassificationSettings(Section):
         0.0, description="the focal loss: an example's loss times (1 - probability of the right answer) to this power"
     )
 
+    loss: Use | None = Field(
+        None,
+        description="a loss in place of these: a function or class, called with the logits and the labels, as `torch.nn.MultiMarginLoss` is",
+    )
+
     def contradictions(self) -> Iterator[str]:
+        if self.loss and (self.class_weights or self.label_smoothing or self.focal_gamma):
+            yield "loss: takes the place of class_weights, label_smoothing and focal_gamma; remove these, or give them to it as its arguments"
         if self.label_smoothing and self.focal_gamma:
             yield "label_smoothing and focal_gamma: the focal loss is of the right answer alone; keep one of the two"
 
