@@ -6,6 +6,7 @@ import pytest
 import yaml
 from pydantic import Field
 
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Data, Section, Settings, Train
 from snaketrain.config.schema.base import is_null
@@ -73,6 +74,17 @@ def test_a_data_set_picked_by_name_can_be_changed():
     runs = read(data="imdb", datasets=datasets, sweeps={"s": {"data": ["imdb", "sst"], "data.max_length": [8, 9]}})
     assert [(run.data.name, run.data.max_length) for run in runs.values()] == [("imdb", 8), ("imdb", 9), ("sst", 8), ("sst", 9)]
     assert read(data="imdb", datasets=datasets, runs={"a": {"data.max_length": 7}})["a"].data.max_length == 7
+
+
+def test_data_sets_are_for_the_tasks_of_the_runs_that_pick_them():
+    """They were refused before, since the default task does not read their targets."""
+    written = DATA | {"label": None, "target": "summary"}
+    runs = read(
+        datasets={"kind": DATA, "written": written}, runs={"a": {"data": "kind"}, "b": {"data": "written", "train.task": "seq2seq"}}
+    )
+    assert runs["b"].data.target == "summary"
+    with pytest.raises(ConfigurationError, match=r"runs.b.data.target \(summary\) is not read by train.task text_classification"):
+        read(datasets={"written": written}, runs={"b": {"data": "written"}})
 
 
 def test_another_order_of_the_labels_is_other_data():

@@ -36,7 +36,8 @@ from snaketrain.runtime.strict_json import Json, JsonObject
 SECTIONS = tuple(Settings.model_fields)
 WITH_NAMES = ("datasets", "runs", "sweeps", *(extra.KEY for extra in modules("top_level")))  # below them are names that the user gives
 TOP_LEVEL = (*SECTIONS, *WITH_NAMES)
-CORRECTABLE = ("missing", "value_error")  # these errors depend on several settings, so that a run can correct them
+BETWEEN_SECTIONS = "between sections"  # instead of pydantic's type of error
+CORRECTABLE = ("missing", "value_error", BETWEEN_SECTIONS)  # these errors depend on several settings, so that a run can correct them
 ROUNDS = 20  # leaving a setting out may cause another error
 STAND_IN = {
     "train": {"use": "of_nothing.Known"},
@@ -181,7 +182,8 @@ def _set(raw: JsonObject, setting: tuple[str, Json]) -> JsonObject:
 
 
 def _datasets(config: JsonObject) -> tuple[dict[str, JsonObject], list[str]]:
-    """The `datasets` by name, and their errors, used or not; missing settings are reported where a dataset is used."""
+    """The `datasets` by name, and their errors, used or not; missing settings, and what contradicts others, such as the task, are reported
+    where a dataset is used."""
     entries = config.get("datasets") or {}
     if not isinstance(entries, dict):
         return {}, [f"datasets: expects names with the settings of a `data` section below them, not {shown(entries)}."]
@@ -195,7 +197,7 @@ def _datasets(config: JsonObject) -> tuple[dict[str, JsonObject], list[str]]:
         else:
             found[str(name)] = {"name": str(name)} | entry
             kinds = validated({"data": found[str(name)]}).problems
-            wrong = [p for p, kind in kinds.items() if kind != "missing" and p.startswith("data.")]
+            wrong = [p for p, kind in kinds.items() if kind not in ("missing", BETWEEN_SECTIONS) and p.startswith("data.")]
             problems += [f"datasets.{name}{p.removeprefix('data')}" for p in wrong]
     return found, problems
 
@@ -233,7 +235,7 @@ def validated(given: JsonObject, shared: JsonObject | None = None) -> Validated:
         return Validated(None, problems, wrong)
     for path, text in ((path, text) for path, section in sections_in(settings, without=shared) for text in section.contradictions()):
         if not follows(path, wrong) and not mentions(text, wrong):
-            problems[f"{path}: {text}." if path else f"{text}."] = "value_error"
+            problems[f"{path}: {text}." if path else f"{text}."] = "value_error" if path else BETWEEN_SECTIONS
             wrong |= {path} if path.count(".") else set()  # the rest of the section may be right
     return Validated(settings, problems, wrong)
 
