@@ -13,6 +13,7 @@ from snaketrain.data.cells import DESCRIPTIONS, BadData, DataIssues
 from snaketrain.data.loading.examples import padded
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.data.reading import cell, check_columns, parser_of, readable, rows
+from snaketrain.data.surveying import decodable
 from snaketrain.runtime.loaded_code import count_as_read
 from snaketrain.runtime.strict_json import JsonObject
 
@@ -57,7 +58,7 @@ class Pairs:
         if problems := check_columns(data, "pairs", readable([file], data), further=[("score", column) for column in further]):
             raise BadData("\n".join(problems))
         for row in rows([file], data, self.issues, further=further):
-            one, other = (cell("text", row, column, parse) for column in (first, second))
+            one, other = (decodable(row, "text", column, self.issues, parse).strip() for column in (first, second))
             if not one or not other:
                 raise BadData(f"{row.location}: column {(second if one else first)!r} has no text. Complete the pair, or remove it.")
             found = cell("score", row, score, as_number) if score else math.nan

@@ -33,9 +33,10 @@ class ChoiceParser(Parser[int | None, int]):
 
     @staticmethod
     def text(cell: object) -> str:
-        """A list, or a text with a choice on each line."""
-        parts = [each if isinstance(each, str) else as_text(each) for each in cell] if isinstance(cell, list) else None
-        return as_text(cell) if parts is None else CHOICE_BREAK.join(" ".join(part.splitlines()) for part in parts)
+        """A list, or a text with a choice on each line, which may end as on Windows."""
+        given = cell if isinstance(cell, list) else as_text(cell).split(CHOICE_BREAK)
+        parts = (each if isinstance(each, str) else as_text(each) for each in given)
+        return CHOICE_BREAK.join(" ".join(part.splitlines()) for part in parts)
 
     def parse(self, cell: object) -> int | None:
         text = as_text(cell)

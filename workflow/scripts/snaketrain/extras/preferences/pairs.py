@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pyarrow.parquet
 import torch
 from jinja2 import TemplateError
 from torch import Tensor
 
-from snaketrain.data.cells import BadData
-from snaketrain.data.tables import json_rows
+from snaketrain.config.schema import Data
+from snaketrain.data.cells import DESCRIPTIONS, BadData, DataIssues
+from snaketrain.data.formats import read_rows
+from snaketrain.data.reading import readable
 from snaketrain.runtime.loaded_code import count_as_read
 from snaketrain.runtime.strict_json import JsonObject, shortened
 
@@ -51,6 +52,7 @@ class Pairs:
         if not (Path(tokenizer) / TOKENIZER_FILES[0]).is_file():
             raise ValueError(f"there is no {tokenizer}/{TOKENIZER_FILES[0]}")
         self.tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
+        self.issues = DataIssues()
         pairs = list(self.read())
         self.equal = [pair.place for pair in pairs if pair.chosen == pair.rejected]
         self.pairs = [pair for pair in pairs if pair.chosen != pair.rejected]
@@ -95,7 +97,9 @@ class Pairs:
         }
 
     def check(self) -> None:
-        """Encode all pairs once; tell which ones are left out or cut off."""
+        """Encode all pairs once; tell which ones are left out or cut off, and what is odd about the file."""
+        for kind, count in self.issues.counts.items():
+            print(f"{self.path}: {count} {DESCRIPTIONS[kind]}: {'; '.join(self.issues.examples[kind])}", flush=True)
         if self.equal:
             print(
                 f"{self.path}: {len(self.equal)} pairs have equal answers and are left out: {shortened(self.equal, MOST_NAMED)}", flush=True
@@ -135,12 +139,14 @@ class Pairs:
         path = Path(self.path)
         if not path.is_file():
             raise ValueError(f"there is no file {path}")
-        for place, row in rows(path):
+        for place, row in rows(path, self.issues):
             for column in self.columns:
                 if column not in row:
                     raise ValueError(f"{place}: has no column `{column}`, but {', '.join(row)}")
                 if not is_part(row[column]):
                     raise ValueError(f"{place}: `{column}` is neither a text nor a list of messages with `role` and `content`, or is empty")
+                if not is_unicode(as_text(row[column])):
+                    raise BadData(f"{place}: `{column}` has half of a surrogate pair, which is no character. Correct the text.")
             prompt, chosen, rejected = (row[column] for column in self.columns)
             if len({type(part) for part in (prompt, chosen, rejected)}) > 1:
                 raise ValueError(f"{place}: some of {', '.join(self.columns)} are texts and others messages")
@@ -171,14 +177,12 @@ class Pairs:
         return prompt, whole
 
 
-def rows(path: Path) -> Iterator[tuple[str, JsonObject]]:
+def rows(path: Path, issues: DataIssues) -> Iterator[tuple[str, JsonObject]]:
     """With the place of each."""
-    if path.suffix == ".parquet":
-        for number, row in enumerate(pyarrow.parquet.read_table(path).to_pylist(), 1):
-            yield f"{path}, row {number}", row
-        return
-    with open(path, encoding="utf-8-sig") as file:  # also as some editors on Windows write it
-        yield from ((f"{path}, line {number}", row) for number, row in json_rows(file, str(path)))
+    data = Data.model_validate({"name": "pairs", "train": {"path": str(path)}, "label": None, "tokenizer": {"path": str(path)}})
+    for file, kind in readable([path], data):
+        unit = "row" if kind == "parquet" else "line"
+        yield from ((f"{path}, {unit} {number}", row) for number, row in read_rows(file, kind, data, issues, str(path)))
 
 
 def is_part(value: object) -> bool:
@@ -189,3 +193,11 @@ def is_part(value: object) -> bool:
 
 def as_text(part: Part) -> str:
     return part if isinstance(part, str) else "\n".join(f"{message['role']}: {message['content']}" for message in part)
+
+
+def is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -266,6 +266,13 @@ def test_bad_rows_are_named(tmp_path, tokenizer, row, message):
         Pairs(path, tokenizer, score="score")
 
 
+def test_half_of_a_surrogate_pair_is_replaced_and_told(tmp_path, tokenizer, capsys):
+    (tmp_path / "pairs.jsonl").write_text('{"first": "a film", "second": "\\ud83d it"}\n')
+    pairs = Pairs(str(tmp_path / "pairs.jsonl"), tokenizer)
+    pairs.check()
+    assert pairs.texts == ["a film | ? it"] and "pairs.jsonl, line 1: ? it" in capsys.readouterr().out
+
+
 def test_a_missing_column_is_named(tmp_path, tokenizer):
     path = write_pairs(tmp_path / "pairs.csv", [("the film", "a plot", 5)])
     with pytest.raises(BadData, match="has no column 'third'"):

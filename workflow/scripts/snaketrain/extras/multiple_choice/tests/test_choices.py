@@ -75,6 +75,8 @@ def test_all_formats_have_the_same_rows(folder):
     assert read(folder, "rows.parquet")[0].equals(expected)
     lines = [row | {"choices": "\n".join(each.replace("\n", " ") for each in row["choices"])} for row in ROWS]
     assert prepared(folder, lines)[0].equals(expected)
+    ended = [row | {"choices": row["choices"].replace("\n", "\r\n")} for row in lines]
+    assert prepared(folder, ended)[0].equals(expected), "as a CSV file from Windows has them"
 
 
 def test_tokens_are_those_of_transformers(folder):

@@ -1,5 +1,6 @@
 """Pairs of answers as tokens, the losses by their formulas, and a workflow that learns which answers are preferred on one process and on two."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -370,11 +371,29 @@ def test_chats_are_written_by_the_template(tokenizer, tmp_path):
         ({"prompt": "the", "chosen": "", "rejected": "bad"}, "line 2: `chosen` is neither a text nor"),
         ({"prompt": "the", "chosen": [{"role": "assistant"}], "rejected": "bad"}, "line 2: `chosen` is neither a text nor"),
         ({"prompt": "the", "chosen": [{"role": "assistant", "content": "good"}], "rejected": "bad"}, "line 2: some of .* are texts and others messages"),
+        ({"prompt": "the", "chosen": "good", "rejected": "\ud83d"}, "line 2: `rejected` has half of a surrogate pair"),
     ],
 )  # fmt: skip
 def test_bad_rows_are_named(tokenizer, tmp_path, row, message):
     with pytest.raises(ValueError, match=message):
         Pairs(str(write(tmp_path / "pairs.jsonl", [*pairs(1), row])), str(tokenizer))
+
+
+def test_files_are_read_as_those_of_other_tasks(tokenizer, tmp_path, capsys):
+    """Of other encodings and damaged ones a decoder or pyarrow complained, without the file."""
+    text = "".join(json.dumps(row) + "\n" for row in pairs(3))
+    (tmp_path / "pairs.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    assert Pairs(str(tmp_path / "pairs.jsonl.gz"), str(tokenizer)).pairs[2].chosen == pairs(3)[2]["chosen"]
+    for name, content, message in (
+        ("pairs.jsonl", text.encode("utf-16"), "pairs.jsonl: this is UTF-16, not utf-8"),
+        ("pairs.parquet", b"PAR1", "pairs.parquet: not readable as Parquet"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(BadData, match=message):
+            Pairs(str(tmp_path / name), str(tokenizer))
+    (tmp_path / "pairs.jsonl").write_bytes(text.encode() + json.dumps(pairs(1)[0]).encode().replace(b"the", b"th\xe9"))
+    Pairs(str(tmp_path / "pairs.jsonl"), str(tokenizer)).check()
+    assert "1 lines with bytes that do not fit `data.encoding`" in (said := capsys.readouterr().out) and "pairs.jsonl, line 4" in said
 
 
 def test_equal_answers_are_left_out_and_long_ones_are_told(tokenizer, tmp_path, capsys):
