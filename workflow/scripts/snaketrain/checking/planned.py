@@ -186,4 +186,5 @@ def _not_in_files(module: nn.Module, folder: Path | None) -> list[str]:
             names |= set(opened.keys())
     prefix = f"{getattr(module, 'base_model_prefix', '')}."
     known = names | {prefix + name for name in names} | {name.removeprefix(prefix) for name in names}
-    return [name for name, _ in module.named_parameters() if name not in known] if names else []
+    held = {parameter for name, parameter in module.named_parameters(remove_duplicate=False) if name in known}  # of tied ones any name
+    return [name for name, parameter in module.named_parameters() if parameter not in held] if names else []

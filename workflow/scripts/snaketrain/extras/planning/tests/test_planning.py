@@ -18,6 +18,7 @@ from snaketrain.extras.planning.ledger import Ledger
 from snaketrain.extras.planning.proposals import candidates, described, proposal
 from snaketrain.extras.planning.rates import rate_of
 from snaketrain.extras.planning.tracing import largest_shares, step, trace, watched
+from snaketrain.models.weights import save_weights
 from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.training.building import build, make_task, make_train_state, start_strategy
 
@@ -78,6 +79,17 @@ def test_weights_beside_adapters_have_no_gradients_and_take_4_bits_where_asked_f
     in_layers = LLAMA["num_hidden_layers"] * (3 * 64 * 64 + 3 * 64 * 128)  # keys and values have half of the heads
     assert saved == in_layers * (32 - 4.5) / 8
     assert plain.weights == quantized.weights == plain.moments["update"]["gradients"]  # of the adapters
+
+
+def test_selected_weights_that_are_tied_need_not_be_trained_beside_adapters(llama, tmp_path):
+    """They are saved under the first of their names by the alphabet, which is not the first one in the module."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    module = LlamaForCausalLM(LlamaConfig(**LLAMA, vocab_size=64, tie_word_embeddings=True))
+    module.config.save_pretrained(tmp_path)
+    save_weights(module, tmp_path, "model")
+    run = llama({"model.source": {"path": str(tmp_path)}, "model.adapters": {"r": 2, "target_modules": ["q_proj"]}})
+    assert planned(run).footprint.moments["update"]["gradients"] == LLAMA["num_hidden_layers"] * 2 * (64 + 64) * 4
 
 
 def test_fsdp_frees_the_blocks_that_it_gathered(llama):
@@ -233,6 +245,7 @@ def test_what_cannot_be_planned_says_why(llama):
 
 
 OWN_TASK = """
+from snaketrain.models.weights import save_weights
 from snaketrain.tasks.causal_lm import CausalLm  # noqa: E402
 
 class Own(CausalLm):
