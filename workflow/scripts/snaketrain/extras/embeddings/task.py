@@ -21,7 +21,9 @@ POOLING = ("mean", "cls")
 
 
 class Embeddings(Task):
-    metrics: Mapping[str, str] = dict.fromkeys([*GAINS, "spearman", "cosine"], "max")
+    metrics: Mapping[str, str] = {  # written out, so that they are known before any job
+        "recall_at_1": "max", "recall_at_10": "max", "mrr": "max", "ndcg_at_10": "max", "spearman": "max", "cosine": "max",
+    }  # fmt: skip
     counts = "pairs"
     whole_batches = True
 
@@ -38,7 +40,7 @@ class Embeddings(Task):
             raise SystemExit(
                 "data.train.use: `embeddings` learns from snaketrain.extras.embeddings.pairs.Pairs. Name it, or another train.task."
             )
-        self.tokenizer, self.max_length = data["tokenizer"], data["max_length"]
+        self.use, self.tokenizer, self.max_length = model["use"], data["tokenizer"], data["max_length"]
         self.measured = {**retrieval_metrics(), "spearman": Spearman(), **self.measured}
         built = make_model(model, folder, {}, {name: data[name] for name in ("vocab_size", "pad_token_id")})
         config = built.config
@@ -69,7 +71,10 @@ class Embeddings(Task):
     def outputs(self, modules: Modules, batch: Batch) -> Tensor:
         """The embeddings of both texts of each pair, of length 1."""
         mask = batch["attention_mask"].flatten(0, 1)
-        hidden = modules["model"](input_ids=batch["input_ids"].flatten(0, 1), attention_mask=mask).last_hidden_state.float()
+        found = modules["model"](input_ids=batch["input_ids"].flatten(0, 1), attention_mask=mask)
+        if (states := getattr(found, "last_hidden_state", None)) is None:
+            raise SystemExit(f"model.use: {self.use} does not return the states of tokens. Name a class such as transformers.AutoModel.")
+        hidden = states.float()
         with torch.autocast(hidden.device.type, enabled=False):
             weights = mask[:, :, None].float()
             pooled = hidden[:, 0] if self.pooling == "cls" else (hidden * weights).sum(1) / weights.sum(1)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.extras.media_classification.files import make_processor
+from snaketrain.labels import metrics_by_label_kind
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Modules
 from snaketrain.tasks.text_classification import TextClassification
@@ -15,7 +16,7 @@ NOT_INPUTS = ("labels", "ids")
 
 
 class MediaClassification(TextClassification):
-    metrics: Mapping[str, dict[str, str]] = {"class": TextClassification.metrics["class"]}
+    metrics: Mapping[str, dict[str, str]] = metrics_by_label_kind()
     of_text = ()
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:

@@ -198,8 +198,9 @@ def test_another_pair_is_noticed(finished):
     (finished / "train.csv").write_bytes(before)
 
 
-def test_what_divides_a_batch_is_refused(finished, tmp_path):
+def test_what_divides_a_batch_is_refused_and_a_metric_of_another_task(finished, tmp_path):
     config = yaml.safe_load((finished / "config/config.yaml").read_text())
+    del config["select"]
     config["train"]["accumulate"], config["compute"]["reduce_batch_on_oom"] = 2, True
     config["runs"] = {"split": {"compute.processes": 2, "train.strategy": {"use": "tensor_parallel", "arguments": {"tensor": 2}}}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
@@ -208,6 +209,7 @@ def test_what_divides_a_batch_is_refused(finished, tmp_path):
     assert "train.accumulate: is 2, but `embeddings` compares" in printed
     assert "compute.reduce_batch_on_oom: is set, but `embeddings` compares" in printed
     assert "with `tensor_parallel` some processes see the same pairs" in printed
+    assert "select.metric: the task logs no 'accuracy'" in printed
 
 
 @pytest.mark.parametrize("by_class", [True, False])
@@ -217,6 +219,16 @@ def test_the_length_of_texts_does_not_limit_a_dataset_class(by_class):
     data = SimpleNamespace(by_class=by_class, max_length=128, target=None)
     run = SimpleNamespace(data=data, train=SimpleNamespace(block_length=None), model=SimpleNamespace(source=None))
     assert bool(list(size_problems(run, BertModel(BertConfig(**SMALL)), {}))) == (not by_class)
+
+
+def test_a_model_without_states_is_named(tmp_path, tokenizer):
+    pairs = Pairs(write_pairs(tmp_path / "pairs.csv", [("the film", "a plot"), ("it was", "story")]), tokenizer)
+    task = Embeddings()
+    modules = task.build(
+        {"use": "transformers.BertForSequenceClassification", "arguments": SMALL | {"max_position_embeddings": 128}}, None, pairs.facts()
+    )
+    with pytest.raises(SystemExit, match=r"model.use: transformers.BertForSequenceClassification does not return the states of tokens"):
+        task.training_step(modules, Items(pairs, "pairs", range(2), [], 0).batch([0, 1]))
 
 
 # --- the pairs

@@ -15,12 +15,13 @@ from pipeline.test_staleness import jobs_in
 from pipeline.workspace import configuration, make_workspace, snakemake
 from scipy.io import wavfile
 
-from snaketrain.config.schema import Data
+from snaketrain.config.schema import Data, Settings
 from snaketrain.data.cells import BadData
 from snaketrain.data.loading.training_data import Items, open_items
 from snaketrain.data.preparing import prepare_items
 from snaketrain.extras.media_classification.images import Images
 from snaketrain.extras.media_classification.recordings import Recordings, decoded, resampled
+from snaketrain.orchestration.named_code import metric_errors
 from snaketrain.runtime.manifests import Manifest
 
 IMAGES = "snaketrain.extras.media_classification.images.Images"
@@ -114,6 +115,11 @@ def test_the_page_shows_the_hardest_images(finished):
     assert shown and len(found) >= 8
     with Image.open(io.BytesIO(base64.b64decode(found[0]))) as image:
         assert image.size == (12, 10)
+
+
+def test_a_metric_of_another_task_is_refused_before_any_job():
+    run = {"data": {"train": {"use": IMAGES}}, "train": {"task": "media_classification"}, "select": {"metric": "mrr"}}
+    assert [error.partition(" It logs")[0] for error in metric_errors(Settings.model_validate(run))] == ["select.metric: the task logs no 'mrr'."]
 
 
 def test_another_image_is_noticed(finished):
