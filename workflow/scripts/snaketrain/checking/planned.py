@@ -89,9 +89,8 @@ def _assumed(run: Settings, results: Path, scratch: Path) -> tuple[Manifest, str
     names = [*dict.fromkeys((data.labels or {}).values())] or (CLASSES if label_kind(data.label_kind).has_classes and data.label else [])
     for split in ("train", "dev"):
         _write(data, names, texts, longest, scratch / f"{split}.arrow")
-    splits = {
-        split: {"examples": texts, "labelled": True, "label_counts": [1] * len(names), "label_mean": 0.0} for split in ("train", "dev")
-    }
+    facts_of_split = {"examples": texts, "tokens": texts * longest, "labelled": True, "label_counts": [1] * len(names), "label_mean": 0.0}
+    splits = {split: facts_of_split for split in ("train", "dev")}
     folder = scratch / "tokenizer"
     facts: JsonObject = {
         "name": data.name, "label_names": names, "label_kind": data.label_kind, "splits": splits, "pad_token_id": pad_token_id(folder),

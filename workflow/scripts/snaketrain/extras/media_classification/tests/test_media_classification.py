@@ -119,7 +119,9 @@ def test_the_page_shows_the_hardest_images(finished):
 
 def test_a_metric_of_another_task_is_refused_before_any_job():
     run = {"data": {"train": {"use": IMAGES}}, "train": {"task": "media_classification"}, "select": {"metric": "mrr"}}
-    assert [error.partition(" It logs")[0] for error in metric_errors(Settings.model_validate(run))] == ["select.metric: the task logs no 'mrr'."]
+    assert [error.partition(" It logs")[0] for error in metric_errors(Settings.model_validate(run))] == [
+        "select.metric: the task logs no 'mrr'."
+    ]
 
 
 def test_another_image_is_noticed(finished):

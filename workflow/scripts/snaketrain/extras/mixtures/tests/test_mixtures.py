@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from pipeline.workspace import write_tokenizer
 
+from snaketrain.checking.planned import planned_data
 from snaketrain.config.runs import read, read_runs
-from snaketrain.config.schema import Data, Train
+from snaketrain.config.schema import Data, Settings, Train
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.loading import batches, open_table
 from snaketrain.data.loading.batches import shard_batch
@@ -160,6 +161,15 @@ def test_weights_make_the_training_stale_and_not_the_data():
     assert len(pipeline.datasets) == 1 and pipeline.stages["train_model"].settings("a") != pipeline.stages["train_model"].settings("b")
     (data,) = pipeline.datasets
     assert {*pipeline.stages["fetch_data"].sources(data)} == {"train", "dev", "train_sets.code", "train_sets.clean"}
+
+
+def test_the_main_set_alone_is_planned_before_its_data_is_prepared(tmp_path):
+    """As in a sweep over mixtures, of which another run takes the other sets."""
+    write_tokenizer(tmp_path / "given")
+    data = DATA | {"tokenizer": {"path": str(tmp_path / "given")}, "label": None}
+    train = {"task": "causal_lm", "steps": 3, "mixture": {"sets": {"train": 1}}}
+    found = planned_data(Settings.model_validate({"data": data, "train": train}), tmp_path / "results", tmp_path)
+    assert isinstance(found.train.lengths, MixedLengths) and found.train.lengths.tokens == {"train": 128}
 
 
 ALL = {"train": 1, "code": 1, "clean": 1}
