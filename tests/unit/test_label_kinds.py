@@ -108,6 +108,17 @@ def test_transformers_loads_the_described_model(kind, tmp_path):
     assert kind == "number" or config.id2label == dict(enumerate(NAMES))
 
 
+def test_classes_of_pretrained_weights_are_in_the_same_order(tmp_path):
+    """Otherwise a model that is evaluated as it is would have the figures of swapped classes."""
+    given = {"id2label": {0: NAMES[1].upper(), 1: NAMES[0], 2: NAMES[2], 3: NAMES[3]}}
+    BertForSequenceClassification(BertConfig(**SMALL, **given)).save_pretrained(tmp_path)
+    source = {"use": "transformers.AutoModelForSequenceClassification", "arguments": {}}
+    with pytest.raises(SystemExit, match=r"data.labels: the classes are .*, in this order, and those of model.source"):
+        TextClassification().build(source, tmp_path, described("class"))
+    swapped = described("class") | {"label_names": [*given["id2label"].values()]}
+    assert TextClassification().build(source, tmp_path, swapped)["model"].config.num_labels == 4
+
+
 @pytest.mark.parametrize(("model", "differs"), [("Bert", True), ("DistilBert", False), ("Bart", False)])
 def test_pairs_reach_models_with_and_without_token_types(model, differs):
     small = {"Bert": SMALL, "DistilBert": {"dim": 8, "n_layers": 1, "n_heads": 1, "hidden_dim": 8}}

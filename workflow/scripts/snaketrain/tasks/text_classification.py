@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from snaketrain.config.references import load
 from snaketrain.config.schema.tasks import TextClassificationSettings
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.labels import label_kind, metrics_by_label_kind
-from snaketrain.models.pretrained import describe_model, make_model
+from snaketrain.models.pretrained import describe_model, make_model, read_config
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tasks.base import Modules, Task
 from snaketrain.tasks.losses import Summed, beside, by_position
@@ -39,6 +40,8 @@ class TextClassification(Task):
         if not labels["num_labels"]:
             raise SystemExit("data.label: is null: there is nothing to classify. Name the column of the label, or another train.task.")
         self.training_losses = self.head.training_losses(self.given, data["label_names"], lambda: class_counts(data))
+        if folder is not None:
+            check_order(data["label_names"], read_config(load(model["use"]), folder).id2label or {})
         built = make_model(model, folder, labels, {name: data[name] for name in self.of_text})
         known = inspect.signature(built.forward).parameters  # BART, for example, takes no token types
         self.inputs = INPUTS[:2] if "attention_mask" in known and "token_type_ids" not in known else INPUTS
@@ -72,6 +75,16 @@ class TextClassification(Task):
 
     def logits(self, modules: Modules, batch: Batch) -> Tensor:
         return modules["model"](**{name: batch[name] for name in self.inputs if name in batch}).logits
+
+
+def check_order(names: list[str], pretrained: Mapping[int, str]) -> None:
+    """Pretrained weights know a class by its number."""
+    known = [pretrained[number] for number in sorted(pretrained)]
+    ours, theirs = ([name.casefold() for name in each] for each in (names, known))
+    if ours != theirs and sorted(ours) == sorted(theirs):
+        raise SystemExit(
+            f"data.labels: the classes are {', '.join(names)}, in this order, and those of model.source {', '.join(known)}. Name them in its order."
+        )
 
 
 def class_counts(data: JsonObject) -> tuple[list[int], int]:
