@@ -13,6 +13,8 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.functional import pad
 
+from snaketrain.models.weights import has_memory
+
 # --- Rows of logits in chunks: what is computed of a chunk at a time in float32 takes little memory beside all logits.
 
 NO_TARGET = -100  # the target of a position that is not learnt
@@ -93,6 +95,19 @@ HALF = 6  # tokens
 def sees_later_tokens(model: nn.Module) -> bool:
     """Whether the last token changes earlier predictions: such a model would only learn to copy."""
     return _differ(model, changed=-1, seen=slice(0, -1), position_ids=None)
+
+
+def refuse_later_tokens(model: nn.Module, use: str) -> None:
+    if sees_later_tokens(model):
+        raise SystemExit(
+            f"model.use: {use} attends to the tokens that it has to predict. Name a causal class, or set model.arguments.is_decoder."
+        )
+
+
+def can_be_probed(model: nn.Module) -> bool:
+    """Not on the meta device, nor with FlashAttention, which needs a GPU."""
+    attention = getattr(getattr(model, "config", None), "_attn_implementation", None) or ""
+    return "flash" not in attention and has_memory(model)
 
 
 def sees_other_texts(model: nn.Module) -> bool:

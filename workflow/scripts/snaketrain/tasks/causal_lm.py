@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.models.pretrained import make_model
-from snaketrain.models.token_losses import NO_TARGET, sees_later_tokens, sees_other_texts, vocabulary_size
+from snaketrain.models.token_losses import NO_TARGET, refuse_later_tokens, sees_other_texts, vocabulary_size
 from snaketrain.models.weights import has_memory, unread_weights
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Modules
@@ -43,10 +43,7 @@ class CausalLm(TokenPrediction):
 
     def probe(self, module: nn.Module) -> None:
         """Find out by its predictions what the model attends to."""
-        if sees_later_tokens(module):
-            raise SystemExit(
-                f"model.use: {self.use} attends to the tokens that it has to predict. Name a causal class, or set model.arguments.is_decoder."
-            )
+        refuse_later_tokens(module, self.use)
         self.keeps_texts_apart = not sees_other_texts(module)
 
     def questions(self, batch: Batch) -> tuple[list[list[int]], list[list[int]]]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from snaketrain.data.loading.examples import sequences
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.labels import metrics_by_label_kind
-from snaketrain.models.token_losses import NO_TARGET, token_losses
+from snaketrain.models.token_losses import NO_TARGET, can_be_probed, refuse_later_tokens, token_losses
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Modules
 from snaketrain.tasks.text_classification import TextClassification
@@ -31,6 +31,8 @@ class MultipleChoice(TextClassification):
                 f"model.use: {self.use} neither has a head for choices nor continues texts. Name a class such as transformers.BertForMultipleChoice "
                 "or transformers.LlamaForCausalLM."
             )
+        if self.by_likelihood and can_be_probed(modules["model"]):
+            refuse_later_tokens(modules["model"], self.use)
         return modules
 
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:

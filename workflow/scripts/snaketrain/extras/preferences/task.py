@@ -14,7 +14,7 @@ from snaketrain.data.loading.training_data import Batch
 from snaketrain.extras.preferences import WITH_REFERENCE
 from snaketrain.extras.preferences.pairs import SIDES
 from snaketrain.models.pretrained import describe_model, make_model
-from snaketrain.models.token_losses import NO_TARGET, token_losses
+from snaketrain.models.token_losses import NO_TARGET, can_be_probed, refuse_later_tokens, token_losses
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Figures, Modules, Objective, Task
 from snaketrain.tasks.predicting_tokens import check_vocabulary
@@ -70,6 +70,8 @@ class Preferences(Task):
         made = {"model": make_model(model, folder, always, {"vocab_size": data["vocab_size"]})}
         if self.loss != "reward":
             check_vocabulary(made["model"], data["vocab_size"])
+            if can_be_probed(made["model"]):
+                refuse_later_tokens(made["model"], model["use"])
         if self.loss in WITH_REFERENCE:
             made["reference"] = make_model(model, folder, always, {}).requires_grad_(False)
         for module in made.values():  # answers and modules are compared, so that dropout would be noise in every margin

@@ -141,6 +141,8 @@ def test_other_models_are_refused(folder):
         small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
         facts |= {"vocab_size": 300, "pad_token_id": 0}
         MultipleChoice().build({"use": "transformers.BertForSequenceClassification", "arguments": small}, None, facts)
+    with pytest.raises(SystemExit, match=r"model\.use: transformers.BertForMaskedLM attends to the tokens that it has to predict"):
+        MultipleChoice().build({"use": "transformers.BertForMaskedLM", "arguments": small}, None, facts)
 
 
 BAD = [

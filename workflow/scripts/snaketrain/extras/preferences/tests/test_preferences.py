@@ -250,6 +250,11 @@ def test_an_answer_that_is_certain_has_finite_gradients():
     assert odds.isfinite().all() and likely.grad.isfinite().all()
 
 
+def test_a_model_that_sees_the_answers_is_refused(tokenizer):
+    with pytest.raises(SystemExit, match=r"model\.use: transformers.BertForMaskedLM attends to the tokens that it has to predict"):
+        Preferences("orpo").build({"use": "transformers.BertForMaskedLM", "arguments": SMALL}, None, facts_of(tokenizer))
+
+
 def test_a_reward_model_compares_the_last_tokens(tokenizer, tmp_path):
     batch, task = batch_of(tokenizer, tmp_path), Preferences("reward")
     facts = facts_of(tokenizer)
