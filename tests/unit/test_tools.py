@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from snaketrain.orchestration import preflight
+from snaketrain.orchestration.command_line import begun_training, snakemake
 from snaketrain.runtime import stages
 from snaketrain.tracking.database import readable
-from tools import launch_slurm, show_runs
+from tools import launch_slurm, run, show_runs
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -118,6 +120,35 @@ def test_a_configuration_that_is_not_yaml_is_reported_in_one_line(tmp_path):
         command = [sys.executable, SCRIPTS / "tools/run.py", "check", name]
         (line,) = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr.splitlines()
         assert line.startswith(what) and line.endswith("Nothing was started.")
+
+
+def test_where_no_configuration_is_the_default_is_checked_that_would_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    examined: list[dict] = []
+    monkeypatch.setattr(preflight, "examine", lambda config: examined.append(config) or {})
+    run.check([])
+    assert examined[0]["tracking"]["experiment"] == "snaketrain-demo"
+
+
+def test_names_behind_the_configuration_are_targets_or_further_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("my.yaml", "more.yaml"):
+        (tmp_path / name).write_text("train: {steps: 1}\n")
+    command = snakemake("my.yaml", "local", ["more.yaml", "plan", "-n", "--cores", "1"])
+    assert command[:2] == ["snakemake", "plan"] and command[-6:] == ["--configfile", "my.yaml", "more.yaml", "-n", "--cores", "1"]
+    with pytest.raises(SystemExit, match=r"^none\.yaml: cannot be read"):
+        snakemake("my.yaml", "local", ["none.yaml"])
+
+
+def test_without_a_folder_of_results_there_is_nothing_to_track(tmp_path):
+    command = [sys.executable, SCRIPTS / "tools/follow_runs.py", "--once", "--results", "result"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and f"--results: {tmp_path}/result is no folder." in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_without_a_training_a_command_says_that_there_is_none(tmp_path):
+    with pytest.raises(SystemExit, match=r"a/training: no training has begun there\. There are: none\.$"):
+        begun_training(tmp_path, "a")
 
 
 def test_what_the_workflow_would_refuse_is_reported_by_the_command(tmp_path):

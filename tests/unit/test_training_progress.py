@@ -27,6 +27,13 @@ def test_a_line_has_step_loss_metric_and_time_left(progress):
     assert progress.line == "pretrained  eta 0:40  60/126  48 %  loss 0.482  dev accuracy 0.790"
 
 
+def test_an_evaluation_between_two_lines_of_the_journal_tells_the_step_too(progress):
+    progress.add({**train(4, 0.5, steps=4.0), "event": "eval"})
+    assert progress.line == "pretrained  eta 2:02  4/126  3 %  dev loss 0.500"
+    progress.add(train(10, 0.4, steps=10.0))
+    assert progress.pace == 1.0
+
+
 def test_the_speed_is_a_moving_average_that_an_evaluation_does_not_spoil(progress):
     progress.add(train(10, 1.0, steps=10.0))
     progress.add(train(20, 1.0, steps=20.0, evaluation=100.0))

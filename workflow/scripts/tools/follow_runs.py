@@ -53,6 +53,8 @@ def main() -> None:
             "MLFLOW_TRACKING_PASSWORD instead"
         )
     results = args.results.resolve()
+    if args.once and not results.is_dir():
+        parser.error(f"--results: {results} is no folder. Name the results of a workflow.")
     uri = args.uri or f"{SQLITE}{results.parent / 'mlflow.db'}"
     options = Options(results, uri, args)
     for problem_of in hooks("following", "problem"):

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 from snakemake_logger_plugin_snaketrain.messages import REASONS
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.files import read_configuration
-from snaketrain.orchestration.command_line import DEFAULT, refuse_unknown, snakemake
+from snaketrain.orchestration.command_line import default, refuse_unknown, snakemake
 
 
 def main() -> int | None:
@@ -56,7 +56,7 @@ def check(words: list[str]) -> int | None:
     from snaketrain.orchestration.preflight import examine
 
     try:
-        runs = examine(read_configuration(args.files or [DEFAULT]))
+        runs = examine(read_configuration(args.files or [default()]))
     except ConfigurationError as error:
         raise SystemExit(str(error)) from None
     print(f"No errors in the configuration of {len(runs)} run{'s' * (len(runs) != 1)}.")

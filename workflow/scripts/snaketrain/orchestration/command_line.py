@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError, nearest
@@ -11,7 +12,7 @@ from snaketrain.config.runs import read_runs
 from snaketrain.runtime.strict_json import shortened
 
 PROJECT = Path(__file__).resolve().parents[4]
-DEFAULT = "config/config.yaml"
+DEFAULT, CONFIGURATION = "config/config.yaml", (".yaml", ".yml", ".json")
 IN_BRACES, QUOTED = ",[]{}", tuple("[{'\"")  # what ends a text between braces, and what begins one that is complete as it is
 
 
@@ -30,15 +31,17 @@ def begun_training(runs: Path, name: str) -> Path:
     folder = runs / name / "training"
     if not (folder / "run.json").is_file():
         known = sorted(path.parents[1].name for path in runs.glob("*/training/run.json"))
-        raise SystemExit(f"{folder}: no training has begun there{nearest(name, known)} There are: {shortened(known, most=8)}.")
+        raise SystemExit(f"{folder}: no training has begun there{nearest(name, known)} There are: {shortened(known, most=8) or 'none'}.")
     return folder
 
 
 def snakemake(configuration: str | None, profile: str, others: list[str]) -> list[str]:
     """The command, once the configuration is without errors."""
-    file = configuration or default()
+    named = list(takewhile(lambda word: not word.startswith("-"), others))
+    files = [configuration or default(), *(word for word in named if word.endswith(CONFIGURATION))]
+    targets = [word for word in named if word not in files]  # which --configfile would take for files
     try:
-        read_configuration([file])
+        read_configuration(files)
     except ConfigurationError as error:
         raise SystemExit(str(error)) from None
     folder = PROJECT / "profiles" / profile if (PROJECT / "profiles" / profile).is_dir() else Path(profile)
@@ -46,7 +49,8 @@ def snakemake(configuration: str | None, profile: str, others: list[str]) -> lis
         there = ", ".join(sorted(path.name for path in (PROJECT / "profiles").glob("*/") if path.name != "default"))
         raise SystemExit(f"--profile: {profile} is no folder, and none of {there}.")
     snakefile = [] if Path("Snakefile").exists() else ["--snakefile", str(PROJECT / "Snakefile")]
-    return ["snakemake", *snakefile, "--profile", os.path.relpath(folder), "--configfile", file, *by_section(others)]
+    options = by_section(others[len(named) :])
+    return ["snakemake", *targets, *snakefile, "--profile", os.path.relpath(folder), "--configfile", *files, *options]
 
 
 def default() -> str:

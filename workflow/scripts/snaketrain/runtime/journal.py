@@ -212,8 +212,10 @@ class TrainingProgress:
         if event["event"] == "attempt":
             self._begin(event)
         elif event["event"] == "train":
-            self._train(event)
+            self._reach(event)
+            self.loss = event["metrics"].get("loss")
         elif event["event"] == "eval":
+            self._reach(event)  # it may have no line of its own: tracking.log_every_steps
             metrics = event["metrics"]
             named = self.metric if self.metric in metrics else next((name for name in metrics if name != "loss"), "loss")
             self.evaluated = f"dev {spoken(named)} {rounded(metrics[named])}" if named in metrics else ""
@@ -248,13 +250,13 @@ class TrainingProgress:
         self.pace: float | None = None  # seconds per step, without evaluating and saving
         self._worked = self._besides = 0.0  # seconds of this attempt
 
-    def _train(self, event: Event) -> None:
+    def _reach(self, event: Event) -> None:
         spent, taken = event.get("spent", {}), event["step"] - self.step
         worked = sum(spent.get(activity, 0.0) for activity in WORKING)
         if taken > 0 and spent:
             newest = (worked - self._worked) / taken
             self.pace = newest if self.pace is None else NEWEST * newest + (1 - NEWEST) * self.pace
-        self.step, self.loss = event["step"], event["metrics"].get("loss")
+        self.step = max(self.step, event["step"])
         self._worked, self._besides = worked, sum(spent.get(activity, 0.0) for activity in ("evaluation", "saving"))
 
 

@@ -124,7 +124,7 @@ def contradictions(run: "Settings") -> Iterator[str]:
             yield f"train.mixture: there is no training set {name!r}; there are {', '.join(known)}: name one of them, or add it to data.train_sets"
     if data.by_class and not sets:
         yield "train.mixture needs files of text, but the examples come from a dataset class: let that one mix them"
-    if not train.steps:
+    if train.steps is None:
         yield "train.mixture needs the number of steps, since phases end at steps and sets have epochs of their own: set train.steps"
     for phase in mixture.all_phases:
         if train.steps and phase.until and phase.until >= train.steps:

@@ -21,13 +21,14 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.files import read_configuration
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Settings
+from snaketrain.orchestration.command_line import default
 from snaketrain.runtime.manifests import write_json
 
 
 def main() -> int:
     args = arguments()
     try:
-        runs = read_runs(read_configuration(args.files, args.config))
+        runs = read_runs(read_configuration(args.files or [default()], args.config))
     except ConfigurationError as error:
         raise SystemExit(str(error)) from None
     if unknown := [name for name in args.runs or () if name not in runs]:
@@ -41,7 +42,7 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "files", nargs="*", default=["config/config.yaml"], metavar="FILE",
+        "files", nargs="*", metavar="FILE",
         help="configuration in YAML or JSON; later files are merged over earlier ones (default: config/config.yaml)",
     )  # fmt: skip
     parser.add_argument("--config", nargs="+", metavar="NAME=VALUE", help="settings over those of the files, as for snakemake")

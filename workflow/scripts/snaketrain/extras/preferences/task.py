@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.functional import logsigmoid
 
 from snaketrain.data.loading.training_data import Batch
@@ -172,6 +173,8 @@ def point_of_batch(ids: Tensor, rewards: Tensor) -> float:
 
     An example that several ranks have, such as where one would have none, counts once; the sum is exact, so that their number does not matter.
     """
+    if isinstance(rewards, FakeTensor):  # of a plan, which has no values
+        return 0.0
     found = dict(zip(ids.tolist(), rewards.tolist(), strict=True))
     if dist.is_initialized():
         of_ranks: list[dict[int, float]] = [{}] * dist.get_world_size()

@@ -50,9 +50,10 @@ def main() -> int:
     os.environ.update(environment_of(recorded.run))
     recorded.tell_differences()
     logged = losses(recorded.events)
-    if not 1 <= args.step <= max(logged, default=0):
+    last = max([*logged, *recorded.checkpoints])
+    if not 1 <= args.step <= last:
         raise SystemExit(
-            f"--step: {args.step} is not one of the steps of {args.run} until its last line in the journal, {max(logged, default=0)}."
+            f"--step: {args.step} is not one of the steps of {args.run} until its last checkpoint or line in the journal, {last}."
         )
     with tempfile.TemporaryDirectory(prefix="inspect-") as folder:
         examples = taken(reached(recorded, args.step, Path(folder)), args.step, logged.get(args.step))
@@ -184,8 +185,10 @@ def descriptions(trainer: "Trainer", data: Manifest) -> Callable[[int], tuple[st
     from snaketrain.data.loading import open_table, split_files
 
     if "datasets" in data.facts or trainer.train.block_length:
-        chosen, what = getattr(trainer.data.train, "chosen", None), "block" if trainer.train.block_length else "item"
-        return lambda number: (f"{what} {number if chosen is None else chosen[number]}", "")
+        if trainer.train.block_length:
+            return lambda number: (f"block {number}", "")
+        chosen, texts = trainer.data.train.chosen, getattr(trainer.data.train.dataset, "texts", None)
+        return lambda number: (f"item {chosen[number]}", "" if texts is None else str(texts[chosen[number]]))
     table, path = open_table(split_files(data, "train")), data.settings["data"]["train"]["path"]
     file = f"{path}, " if isinstance(path, str) and Path(path).is_file() else ""  # not of several
 

@@ -157,6 +157,16 @@ def test_a_step_is_shown_with_its_examples(workspace, tmp_path):
     assert "--step: 23 is not one of the steps" in run(workspace, "inspect_step", "--step", 23, code=1)
 
 
+def test_a_step_before_the_first_line_of_the_journal_can_be_shown(workspace, monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr(inspect_step, "losses", lambda events: {})
+    monkeypatch.setattr(inspect_step, "reached", lambda recorded, step, folder: asked.append(step))
+    monkeypatch.setattr(inspect_step, "taken", lambda *given: [])
+    monkeypatch.chdir(workspace)  # which it makes the working directory
+    monkeypatch.setattr("sys.argv", ["inspect", "first", "--step", str(checkpoints(workspace)[-1])])
+    assert inspect_step.main() == 0 and asked == [checkpoints(workspace)[-1]]
+
+
 def test_a_batch_whose_examples_are_compared_is_not_divided(workspace, monkeypatch, tmp_path):
     monkeypatch.chdir(workspace)
     given: list[int] = []
