@@ -206,6 +206,7 @@ class TrainingProgress:
     def __init__(self, run: str):
         self.run = run
         self.steps: int | None = None
+        self.loss: float | None = None
         self._begin({"resume_step": 0})
 
     def add(self, event: Event) -> None:
@@ -245,7 +246,7 @@ class TrainingProgress:
         self._first: int = self.step
         self.steps = event.get("steps", self.steps)
         self.metric: str = event.get("metric", "")  # that selects the checkpoint
-        self.loss: float | None = None
+        self.loss = None
         self.evaluated = ""
         self.pace: float | None = None  # seconds per step, without evaluating and saving
         self._worked = self._besides = 0.0  # seconds of this attempt

@@ -77,9 +77,9 @@ class TextClassification(Task):
         return modules["model"](**{name: batch[name] for name in self.inputs if name in batch}).logits
 
 
-def check_order(names: list[str], pretrained: Mapping[int, str]) -> None:
+def check_order(names: list[str], pretrained: Mapping[int, str] | Mapping[str, str]) -> None:
     """Pretrained weights know a class by its number."""
-    known = [pretrained[number] for number in sorted(pretrained)]
+    known = [name for _, name in sorted((int(number), name) for number, name in pretrained.items())]
     ours, theirs = ([name.casefold() for name in each] for each in (names, known))
     if ours != theirs and sorted(ours) == sorted(theirs):
         raise SystemExit(

@@ -183,11 +183,12 @@ def mean_loss(losses: "LossSums", count: float) -> float:
 def descriptions(trainer: "Trainer", data: Manifest) -> Callable[[int], tuple[str, str]]:
     """Of an example by its number: where it comes from, and its text, as far as the prepared data says that."""
     from snaketrain.data.loading import open_table, split_files
+    from snaketrain.data.loading.training_data import Items
 
-    if "datasets" in data.facts or trainer.train.block_length:
-        if trainer.train.block_length:
-            return lambda number: (f"block {number}", "")
-        chosen, texts = trainer.data.train.chosen, getattr(trainer.data.train.dataset, "texts", None)
+    if trainer.train.block_length:
+        return lambda number: (f"block {number}", "")
+    if isinstance(items := trainer.data.train, Items):
+        chosen, texts = items.chosen, getattr(items.dataset, "texts", None)
         return lambda number: (f"item {chosen[number]}", "" if texts is None else str(texts[chosen[number]]))
     table, path = open_table(split_files(data, "train")), data.settings["data"]["train"]["path"]
     file = f"{path}, " if isinstance(path, str) and Path(path).is_file() else ""  # not of several
