@@ -107,6 +107,8 @@ class Cache:
                 if self.key:
                     self.write(shared.path, shared.signed)  # which makes it the one that was used last
                 return folder
+            if self.key:
+                self.store[0].rm_file(shared.path)  # so that whoever has these files shares them again
         return None
 
     def trainings(self, base: str = "") -> Iterator[Shared]:
@@ -152,7 +154,7 @@ class Cache:
         if file_digest(target) == written["sha256"]:
             return None
         if self.key:
-            files.rm_file(path)  # so that whoever has it shares it again
+            files.rm_file(path)
         return f"{hidden(path)} is damaged"
 
     # --- Sharing

@@ -142,7 +142,7 @@ def test_a_damaged_file_is_shared_again(tmp_path, shared):
     stored.write_bytes(b"x" * stored.stat().st_size)
     reuse_steps(mine := beginning(tmp_path / "bob/results/runs/mine"), cache=cache(shared, BOB))
     assert not taken_over(mine) and not stored.exists()
-    share(cache(shared, BOB), trained(tmp_path / "bob/results/runs/mine", 4, 8))
+    share(cache(shared), beginning(tmp_path / "alice/results/runs/wide"))
     reuse_steps(second := beginning(tmp_path / "carol/results/runs/second"), cache=cache(shared, BOB))
     assert taken_over(second) == [4, 8]
 
