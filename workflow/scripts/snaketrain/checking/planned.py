@@ -96,7 +96,8 @@ def _assumed(run: Settings, results: Path, scratch: Path) -> tuple[Manifest, str
         "name": data.name, "label_names": names, "label_kind": data.label_kind, "splits": splits, "pad_token_id": pad_token_id(folder),
         "end_token_id": end_token_id(folder, data), "vocab_size": max(vocabulary(folder).values()) + 1, "max_length": data.max_length,
     }  # fmt: skip
-    words = [f"the data is not prepared yet: every text has {longest} tokens"]
+    words, sequence = [f"the data is not prepared yet: every text has {longest} tokens"], label_kind(data.label_kind).parser.sequence
+    words += [f"every example has one {sequence}, and each further one takes as much again"] if sequence else []
     words += [f"labels are {len(names)} classes"] if data.labels is None and names else []
     return Manifest("prepare_data", "assumed", {}, {}, {}, facts, path=str(scratch / "manifest.json")), "; ".join(words)
 

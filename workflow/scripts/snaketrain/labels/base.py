@@ -96,6 +96,7 @@ class Parser(ABC, Generic[Cell, Label]):
 
     # --- for a kind whose examples are more than texts
 
+    sequence = ""  # what an example has one or several of, each of up to `data.max_length` tokens
     text = staticmethod(as_text)  # a cell of a column of `data.text` as it is written to the prepared data
     token_lists: tuple[
         str, ...

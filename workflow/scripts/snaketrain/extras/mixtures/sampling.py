@@ -139,7 +139,7 @@ class MixedBlocks(Blocks):
 def drawn(examples: TrainingData, data: Manifest, train: Train) -> TrainingData:
     """Called where training data is opened."""
     mixture = mixture_of(train)
-    if mixture is None:
+    if mixture is None or not train.steps:  # of a model that is only evaluated
         return examples
     splits = {name: name if name == MAIN else f"train_sets.{name}" for name in mixture.sets_in_order}
     if not data.facts["splits"].keys() >= {*splits.values()}:  # what a plan assumes of data that is not prepared yet

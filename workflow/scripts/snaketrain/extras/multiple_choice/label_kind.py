@@ -29,6 +29,7 @@ class ChoiceParser(Parser[int | None, int]):
 
     raw = prepared = "int64"
     missing = NO_LABEL
+    sequence = "choice"
     token_lists = ("choices", "scored")  # the lengths of the sequences; whether each token is of a choice
 
     @staticmethod

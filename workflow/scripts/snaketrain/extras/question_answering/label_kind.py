@@ -29,6 +29,7 @@ class AnswersParser(Parser[tuple[int, ...] | None, list[int]]):
     """The texts of a row are the question and the context; labels are as `coded` writes them."""
 
     raw = prepared = "int64[]"
+    sequence = "window"
     token_lists = ("windows", "begins", "ends", "context")  # lengths; the characters of each token in the context; the context's characters
 
     @staticmethod

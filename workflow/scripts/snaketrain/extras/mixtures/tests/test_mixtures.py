@@ -18,7 +18,7 @@ from snaketrain.data.loading.batches import shard_batch
 from snaketrain.data.preparing import prepare
 from snaketrain.extras.mixtures.check import problems_of_runs
 from snaketrain.extras.mixtures.phases import UNITS, taken
-from snaketrain.extras.mixtures.sampling import MixedBatches, MixedLengths
+from snaketrain.extras.mixtures.sampling import MixedBatches, MixedLengths, drawn
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.training.plan import Plan
 
@@ -202,6 +202,13 @@ def test_what_cannot_be_mixed_is_refused(changes, message):
     config = {"data": DATA | changes.get("data", {}), "train": {"steps": 100} | changes.get("train", {})}
     found = read(config).problems
     assert any(message in problem for problem in found), found
+
+
+def test_where_nothing_is_trained_a_mixture_takes_nothing():
+    mixture = {"sets": ALL}
+    config = {"data": DATA | {"labels": {0: "a", 1: "b"}}, "train": {"steps": 0, "mixture": mixture}}
+    assert not [problem for problem in read(config).problems if "train.mixture" in problem]
+    assert drawn("the examples", None, settings(mixture, steps=0)) == "the examples"
 
 
 @pytest.mark.parametrize(

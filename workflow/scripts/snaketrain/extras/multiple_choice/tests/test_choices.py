@@ -11,7 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from torch.nn.functional import log_softmax
 from transformers import PreTrainedTokenizerFast
 
-from snaketrain.config.schema import Data
+from snaketrain.checking.planned import planned_data
+from snaketrain.config.schema import Data, Settings
 from snaketrain.data.cells import BadData
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.preparing import prepare
@@ -161,6 +162,18 @@ def test_bad_rows_are_refused_with_file_and_line(folder, change, message):
         prepared(folder, rows)
     assert message in str(refused.value) and "rows.jsonl, line 2: column 'answer' cannot be read" in str(refused.value)
     assert message in "\n".join(check(data_of(), {"train": [folder / "rows.jsonl"]}))
+
+
+def test_a_plan_says_that_it_knows_no_number_of_choices(folder, tmp_path):
+    tokenizer = {"tokenizer": {"path": str(folder / "tokenizer")}, "max_length": 16, "dev_fraction": 0.1}
+    run = Settings.model_validate(
+        {
+            "data": data_of().model_dump(exclude_unset=True) | tokenizer,
+            "model": {"use": "transformers.BertForMultipleChoice"},
+            "train": {"task": "multiple_choice"},
+        }
+    )
+    assert "; every example has one choice, and each further one takes as much again" in planned_data(run, tmp_path, tmp_path).assumed
 
 
 def test_odd_rows_are_counted(folder):

@@ -11,6 +11,7 @@ import torch
 from distributed.running import train
 from pipeline.workspace import KIND, UNKIND, configuration, make_workspace, snakemake, write_tokenizer
 from safetensors.torch import load_file
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import log_softmax, logsigmoid
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
 
@@ -21,7 +22,7 @@ from snaketrain.config.schema import Model, Settings
 from snaketrain.data.cells import BadData
 from snaketrain.extras.preferences.check import problems_of_run
 from snaketrain.extras.preferences.pairs import Pairs
-from snaketrain.extras.preferences.task import Preferences, log_odds
+from snaketrain.extras.preferences.task import Preferences, log_odds, point_of_batch
 
 SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64}
 TRAIN = configuration()["train"] | {"task": {"use": "preferences"}, "epochs": 4, "batch_size": 16}
@@ -66,6 +67,11 @@ def weights(tokenizer, tmp_path_factory) -> Path:
     size = len(PreTrainedTokenizerFast.from_pretrained(tokenizer))
     LlamaForCausalLM(LlamaConfig(vocab_size=size, initializer_range=0.3, **SMALL)).save_pretrained(folder)
     return folder
+
+
+def test_in_a_plan_the_point_of_kto_has_no_value():
+    with FakeTensorMode():
+        assert point_of_batch(torch.arange(3), torch.zeros(3)) == 0.0
 
 
 # --- a workflow

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import limits
 import pytest
@@ -20,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
 from unit.points import make, module_of
 
+from snaketrain.data.loading.training_data import Items
 from snaketrain.extras.reproduce import inspect_step
 from snaketrain.extras.reproduce.replaying import Recorded
 from snaketrain.extras.reproduce.verify import draw
@@ -188,6 +190,13 @@ def test_an_example_by_itself_has_the_loss_and_gradient_of_a_plain_loop(tmp_path
         norm = torch.cat([each.flatten() for each in torch.autograd.grad(loss, list(model.parameters()))]).norm()
         assert inspect_step.by_itself(trainer, number, 0) == (pytest.approx(loss.item()), pytest.approx(norm.item()), 1)
         assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("texts", "text"), [({"texts": ["a", "a prompt", "c"]}, "a prompt"), ({}, "")])
+def test_an_item_of_a_dataset_class_is_shown_by_its_text(texts, text):
+    items = Items(SimpleNamespace(**texts), "train", [2, 1], [], 0)
+    trainer = SimpleNamespace(train=SimpleNamespace(block_length=None), data=SimpleNamespace(train=items))
+    assert inspect_step.descriptions(trainer, SimpleNamespace(facts={"datasets": {}}))(1) == ("item 1", text)
 
 
 def test_texts_are_shown_on_a_line_without_control_characters(capsys):
