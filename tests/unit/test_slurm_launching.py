@@ -628,7 +628,7 @@ class Heard:
 def test_a_node_is_silent_without_heartbeats_unless_this_process_was_suspended():
     server = Heard()
     watch = Watch(server, ["a1", "a2", "a3"], silence_seconds=6)
-    now = watch.checked
+    now = watch.checked = 1000.0  # seconds are added to it without rounding
     assert watch.silent(now) == []
     for second in range(1, 8):
         server.given["a1"] = str(second).encode()
@@ -641,7 +641,7 @@ def test_a_silent_node_is_probed_sooner_when_the_processes_of_another_have_faile
     """Those of a node that crashed are missed by their peers at once; a node that has reported is silent as well."""
     server = Heard()
     watch = Watch(server, ["a1", "a2", "a3"], silence_seconds=60)
-    now = watch.checked
+    now = watch.checked = 1000.0
     server.reports["a1"] = Ending(1)
     found = []
     for second in range(12):
