@@ -173,10 +173,10 @@ class Cache:
             of_checkpoint[LISTING] = flushed(checkpoints / checkpoint / LISTING)
             listing["files"] |= {f"checkpoints/{checkpoint}/{file}": written for file, written in of_checkpoint.items()}
         uploaded = sum(self.upload(training / file, written) for file, written in listing["files"].items())
-        for content in (training / file for file in BESIDE if (training / file).exists()):
-            now = content.read_bytes()  # of a journal that may still grow
-            listing["files"][content.name] = {"bytes": len(now), "sha256": hashlib.sha256(now).hexdigest()}
-            uploaded += self.upload(now, listing["files"][content.name])
+        for file in (file for file in BESIDE if (training / file).exists()):
+            content = (training / file).read_bytes()  # read once: the journal may still grow
+            listing["files"][file] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            uploaded += self.upload(content, listing["files"][file])
         body = dumps(listing).encode()
         self.write(path, json.dumps([public(self.key.public_key()), self.key.sign(body).hex()]).encode() + b"\n" + body)
         logging.info("shared the checkpoints of %d steps, %.1f MB, in %.0f s", len(records), uploaded / 1e6, time.monotonic() - began)

@@ -27,7 +27,6 @@ def options(run: "Settings") -> "dict[str, str | None]":
 
 
 def before_attempt(attempt: "Attempt") -> "list[Callback]":
-    from snaketrain.extras.shared_steps.cache import Cache, Sharing
     from snaketrain.extras.shared_steps.reuse import Beginning, reuse_steps
     from snaketrain.extras.shared_steps.trajectory import Fingerprints, trajectory_of_attempt
     from snaketrain.extras.shared_steps.trunks import record_trunk
@@ -39,7 +38,12 @@ def before_attempt(attempt: "Attempt") -> "list[Callback]":
     if attempt.job.mixed:  # its weights also follow from settings or code that it had before
         return []
     trajectory = trajectory_of_attempt(attempt)
-    cache = Cache.of(given) if (given := attempt.arguments.steps_cache) else None
-    reuse_steps(Beginning(folder, trajectory, plan, early_stopping(plan.train, attempt.selection)), trunk and trunk.parent, cache)
     callbacks: list[Callback] = [Fingerprints(trajectory, folder / "checkpoints")]
-    return [*callbacks, Sharing(cache, folder, trajectory, plan.last)] if cache and cache.key else callbacks
+    cache = None
+    if given := attempt.arguments.steps_cache:
+        from snaketrain.extras.shared_steps.cache import Cache, Sharing  # libraries that no other training needs
+
+        cache = Cache.of(given)
+        callbacks += [Sharing(cache, folder, trajectory, plan.last)] if cache.key else []
+    reuse_steps(Beginning(folder, trajectory, plan, early_stopping(plan.train, attempt.selection)), trunk and trunk.parent, cache)
+    return callbacks
