@@ -5,6 +5,7 @@ It hands on its files and signals, and ends as that process ends. It is started 
 
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -25,9 +26,12 @@ def main() -> None:
         is_forked = False
     if not is_forked:
         os.execv(sys.executable, [sys.executable, *words])
+    connection.setblocking(False)
+    signal.set_wakeup_fd(connection.fileno())  # sends each signal's number at once; a handler would wait while recv has only just begun
     for number in HANDED_ON:
-        signal.signal(number, lambda number, frame: connection.send(bytes([number])))
-    signal.signal(signal.SIGTSTP, lambda number, frame: stop(connection))
+        signal.signal(number, lambda number, frame: None)
+    signal.signal(signal.SIGTSTP, lambda number, frame: os.kill(os.getpid(), signal.SIGSTOP))
+    select.select([connection], [], [])
     answer = connection.recv(16)
     code = int(answer) if answer else 1
     if code < 0:
@@ -35,11 +39,6 @@ def main() -> None:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
-
-
-def stop(connection: socket.socket) -> None:
-    connection.send(bytes([signal.SIGTSTP]))
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 main()

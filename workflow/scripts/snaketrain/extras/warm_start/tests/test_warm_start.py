@@ -81,7 +81,12 @@ def test_what_python_does_at_its_end_is_done(server, tmp_path):
 
 
 def test_signals_reach_the_script(server, tmp_path):
-    text = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('ready', flush=True); time.sleep(600)"
+    text = """import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print('ready', flush=True)
+while True:
+    time.sleep(0.1)  # Python handles a signal that comes just before a longer sleep after it
+"""
     process = start(tmp_path, text)
     assert process.stdout.readline() == "ready\n"
     process.terminate()
