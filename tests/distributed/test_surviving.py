@@ -36,8 +36,8 @@ from snaketrain.tasks.text_classification import TextClassification  # noqa: E40
 class Odd(TextClassification):
     """`calls` counts the steps of this process; what happens at which of them, the test says."""
 
-    def __init__(self, bad=(), sleep_from=None, rows=None, everywhere=True, slow=0.0, stop_at=None):
-        self.bad, self.sleep_from, self.rows, self.calls = bad, sleep_from, rows, 0
+    def __init__(self, bad=(), spikes=(), sleep_from=None, rows=None, everywhere=True, slow=0.0, stop_at=None):
+        self.bad, self.spikes, self.sleep_from, self.rows, self.calls = bad, spikes, sleep_from, rows, 0
         self.everywhere, self.slow, self.stop_at = everywhere, slow, stop_at
 
     def training_step(self, modules, batch):
@@ -52,6 +52,8 @@ class Odd(TextClassification):
         if self.rows and len(batch["ids"]) > self.rows:
             raise torch.OutOfMemoryError(f"{len(batch['ids'])} rows are too many")
         here = self.everywhere or torch.distributed.get_rank() == 1
+        if here and self.calls in self.spikes:
+            loss = 1e4 * loss
         return loss * float("nan") if here and self.calls in self.bad else loss
 
     def evaluation_step(self, outputs, batch):
@@ -206,10 +208,13 @@ def test_nonfinite_steps_are_skipped_and_recorded(data, tmp_path, alone):
     assert all(map(finite, (metrics["loss"] for metrics in told.values())))
 
 
-def test_a_nonfinite_loss_on_one_process_is_skipped_by_all(data, tmp_path):
-    words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", bad=[20], everywhere=False))
+def test_a_nonfinite_loss_or_a_spike_on_one_process_is_skipped_by_all(data, tmp_path):
+    task = odd(tmp_path / "run", bad=[20], spikes=[24], everywhere=False)
+    words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=task, spike_factor=100)
     assert forking.run(words, 2, tmp_path / "log") == [0, 0]
-    assert [(event["step"], event["processes"]) for event in events(tmp_path / "run", "bad_step")] == [(20, [1])]
+    bad = events(tmp_path / "run", "bad_step")
+    assert [(event["step"], event["processes"]) for event in bad] == [(20, [1]), (24, [])]
+    assert "above 100 times the usual one" in bad[1]["why"]
 
 
 def test_too_many_nonfinite_steps_roll_back_and_are_then_skipped(data, tmp_path):

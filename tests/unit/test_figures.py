@@ -12,7 +12,7 @@ from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.losses import Objective, losses_and_figures
 from snaketrain.training.metric_window import MetricWindow
 from snaketrain.training.state import StepOutcome
-from snaketrain.training.step import nonfinite_ranks
+from snaketrain.training.step import bad_ranks
 
 LOSS = torch.tensor(3.0, requires_grad=True)
 INPUTS = torch.arange(8.0)
@@ -63,7 +63,7 @@ def test_a_figure_of_nothing_is_null_and_one_that_is_not_finite_is_no_bad_step()
     assert np.isnan(found["none"])
     _, sums = losses_and_figures((LOSS, {"x": torch.tensor(torch.inf)}))
     outcome = StepOutcome(1, np.arange(8), {"": LOSS.detach()} | sums, 8.0, 8.0, torch.tensor(torch.nan), 1e-3)
-    assert nonfinite_ranks(Strategy("cpu", "fp32"), outcome) == []
+    assert bad_ranks(Strategy("cpu", "fp32"), outcome) == []
 
 
 @pytest.mark.parametrize(

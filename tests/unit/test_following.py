@@ -172,10 +172,13 @@ def test_the_record_of_where_and_why(tmp_path, uri, monkeypatch):
     system = {"event": "system", "step": 62, "time": time.time(), "metrics": {"cpu_percent": 50.0}}
     end = {"event": "end", "status": "FINISHED", "time": time.time(), "attempt": 2, "step": 70, "spent": spent | {"steps": 5.0}}
     warnings = [{"event": "warning", "step": step, "time": time.time(), "message": f"rank {step} is slow"} for step in (62, 64)]
-    write(results, attempt, system, *warnings, end)
+    skipped = [{"event": "bad_step", "step": step, "time": time.time(), "examples": [1], "processes": []} for step in (63, 64, 63)]
+    write(results, attempt, system, *warnings, *skipped, end)
     store = follow(results, uri)
     run = training_run(store)
-    assert run.data.tags["pipeline.warnings"] == "rank 62 is slow; rank 64 is slow"
+    assert run.data.tags["pipeline.warnings"] == (
+        "rank 62 is slow; rank 64 is slow; no update in 2 steps, whose loss or gradient was not finite or a spike: 63, 64"
+    )
     assert run.data.tags["pipeline.attempts"] == "2" and run.data.tags["slurm.job_ids"] == "4711"
     assert run.data.tags["pipeline.end"] == "finished" and run.data.tags["snakemake.reason"].startswith("Missing output")
     assert run.data.metrics["goodput"] == pytest.approx(5 / 9, rel=1e-4)

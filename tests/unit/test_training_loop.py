@@ -2,7 +2,9 @@
 
 import copy
 import math
+import re
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,8 @@ from snaketrain.data.loading.training_data import Batch
 from snaketrain.tasks.base import Modules
 from snaketrain.training.callbacks import Callback
 from snaketrain.training.plan import PlannedStep
-from snaketrain.training.state import StepOutcome, TrainState
+from snaketrain.training.state import Spikes, StepOutcome, TrainState
+from snaketrain.training.trainer import Trainer
 
 
 def plain_loop(module: nn.Sequential, points: Points, batches: Batches) -> list[dict[str, float]]:
@@ -106,6 +109,28 @@ def test_a_nonfinite_step_changes_only_the_journal(tmp_path, spoiled):
     training.fit()
     assert before[7] == before[8] != before[9]
     assert [(line["step"], line["examples"]) for line in training.journal.of("bad_step")] == [(7, training.plan.batches.of(1)[1].tolist())]
+
+
+def test_a_spike_changes_only_the_journal_also_after_a_resume(tmp_path, monkeypatch):
+    monkeypatch.setattr(Spikes, "UPDATES", 4)
+
+    def run(folder: str, factor: float | None, **changes: Any) -> Trainer:
+        training = make(tmp_path / folder, spike_factor=factor, **changes)
+        task_step = training.state.task.training_step
+        at = {2: 1000, 7: 10_000, 8: 3, 12: 10_000}  # the first is too early to be known for a spike, and the third below the factor
+        training.state.task.training_step = lambda *given: task_step(*given) * at.get(training.state.step + 1, 1)
+        training.fit()
+        return training
+
+    whole, unwatched = run("whole", 100), run("unwatched", None)
+    bad = whole.journal.of("bad_step")
+    assert [line["step"] for line in bad] == [7, 12] and re.fullmatch(
+        r"its gradient norm, [\d.e+]+, is above 100 times the usual one", bad[0]["why"]
+    )
+    assert not unwatched.journal.of("bad_step") and bits_of(unwatched) != bits_of(whole)
+    run("parts", 100, stops_at=11)
+    resumed = run("parts", 100)
+    assert [line["step"] for line in resumed.journal.of("bad_step")] == [12] and bits_of(resumed) == bits_of(whole)
 
 
 def test_steps_that_a_task_skips_are_still_evaluated_and_saved(tmp_path):

@@ -13,7 +13,7 @@ from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.strategies.base import Strategy, step_on_device
 from snaketrain.tasks.base import Task
 from snaketrain.training.state import StepOutcome, TrainState
-from snaketrain.training.step import NonfiniteSteps, nonfinite_ranks, take_step
+from snaketrain.training.step import BadSteps, bad_ranks, take_step
 
 INFINITE, NAN = float("inf"), float("nan")
 
@@ -111,10 +111,10 @@ def test_nonfinite_gradients_without_a_loss_scale_are_not_an_overflow(scale, rep
     strategy, lines = Strategy("cpu", "fp16"), []
     strategy.scaler.scale(torch.ones(()))  # which makes its state
     strategy.scaler.update(scale)
-    state: Any = SimpleNamespace(strategy=strategy)
+    state: Any = SimpleNamespace(strategy=strategy, spikes=None)
     journal: Any = SimpleNamespace(write=lambda event, **facts: lines.append(facts))
     outcome = StepOutcome(7, np.arange(2), {"": torch.ones(())}, 2.0, 2.0, torch.tensor(NAN), 0.1)
-    NonfiniteSteps(3, 0).settle(outcome, state, SimpleNamespace(), journal)
+    BadSteps(3, 0).settle(outcome, state, SimpleNamespace(), journal)
     assert [line["step"] for line in lines] == reported
 
 
@@ -130,4 +130,4 @@ class SecondOfTwoPairs(Strategy):
 def test_ranks_are_those_of_all_processes():
     """Not numbers within the data parallel group, under which no log of a rank is found."""
     outcome = StepOutcome(1, np.arange(4), {"loss": torch.tensor(torch.nan)}, 4.0, 2.0, torch.tensor(torch.nan), 1e-3)
-    assert nonfinite_ranks(SecondOfTwoPairs("cpu", "fp32"), outcome) == [2]
+    assert bad_ranks(SecondOfTwoPairs("cpu", "fp32"), outcome) == [2]

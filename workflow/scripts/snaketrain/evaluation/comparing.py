@@ -16,7 +16,7 @@ from snaketrain.runtime.manifests import Manifest, digest, read_checked, read_ma
 from snaketrain.runtime.provenance import one_after_the_other
 from snaketrain.runtime.run_folder import damaged_log
 from snaketrain.runtime.stages import by_name, versions_of
-from snaketrain.runtime.strict_json import Json, JsonObject, is_number, rounded
+from snaketrain.runtime.strict_json import Json, JsonObject, is_number, rounded, shortened
 from snaketrain.tasks.metric_names import rank_key
 
 # --- What a run's journal contains: its curves, duration and status.
@@ -66,11 +66,14 @@ def seconds_training(events: Iterable[Event]) -> float:
 
 
 def standing(events: list[Event], before: JsonObject | None = None) -> JsonObject:
-    """The state of the training after these events: its status, the time of the last event, its attempts, SLURM jobs and warnings."""
-    state: JsonObject = {"status": "RUNNING", "why": "not yet", "time": 0.0, "attempts": 0, "jobs": [], "warnings": []} | (before or {})
+    """The state of the training after these events: its status, the time of the last event, its attempts, SLURM jobs, warnings and skipped steps."""
+    new: JsonObject = {"status": "RUNNING", "why": "not yet", "time": 0.0, "attempts": 0, "jobs": [], "warnings": [], "skipped": []}
+    state = new | (before or {})
     for event in events:
         if event.get("event") == "warning":
             state["warnings"] = [*state["warnings"], event["message"]][-MOST_WARNINGS:]
+        if event.get("event") == "bad_step":
+            state["skipped"] = sorted({*state["skipped"], event["step"]})
         if event.get("event") == "end":
             state |= {"status": event.get("status", "FAILED"), "why": end_of(event), "time": event.get("time", state["time"])}
         elif event.get("event") == "attempt":
@@ -80,6 +83,11 @@ def standing(events: list[Event], before: JsonObject | None = None) -> JsonObjec
         elif state["status"] == "RUNNING":
             state["time"] = event.get("time", state["time"])
     return state
+
+
+def warnings_of(state: JsonObject) -> str:
+    skipped = f"no update in {len(state['skipped'])} steps, whose loss or gradient was not finite or a spike: {shortened([*map(str, state['skipped'])], 10)}"
+    return "; ".join([*state["warnings"], *[skipped] * bool(state["skipped"])])
 
 
 def end_of(event: Event) -> str:
@@ -197,7 +205,7 @@ def row(run: FinishedRun) -> Row:
     line["took_over"], line["steps_taken_over"] = reused.get("message"), reused.get("step", 0)
     line["steps"] = max((step for step, _ in run["curves"].get("train/loss", [])), default=0)
     line["watt_hours"] = watt_hours(run["events"])
-    line["warnings"] = "; ".join(standing(run["events"])["warnings"]) or None
+    line["warnings"] = warnings_of(standing(run["events"])) or None
     line["mixed"] = "; ".join(f"{', '.join(change['changed'])} changed after step {change['step']}" for change in run["mixed"]) or None
     return line
 

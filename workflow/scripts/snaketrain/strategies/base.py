@@ -198,17 +198,20 @@ class Strategy:
         """`loss` times `weight` is this rank's term of a sum over all ranks."""
         torch.autograd.backward(self.scaler.scale(loss), weight)
 
-    def update(self, pairs: list[tuple[nn.Module, Optimizer]], clip_norm: float | None, alike: bool = True) -> Tensor:
+    def update(
+        self, pairs: list[tuple[nn.Module, Optimizer]], clip_norm: float | None, alike: bool = True, judge: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
         """Clip the gradients of one objective and step its optimizers; return the norm before clipping.
 
         Where the norm over all modules is not finite, no optimizer is stepped on any rank, which is decided on the device.
-        `alike`: the strategy has wrapped the modules, so that data parallel ranks compute the same norm.
+        `alike`: the strategy has wrapped the modules, so that data parallel ranks compute the same norm. `judge` returns NaN for a norm
+        with which no optimizer shall be stepped.
         """
         norms = []
         for module, optimizer in pairs:
             self.scaler.unscale_(optimizer)
             norms.append(self.clip(module, optimizer, clip_norm if clip_norm is not None else float("inf")))
-        norm = norm_of(norms)
+        norm = judge(norm_of(norms)) if judge else norm_of(norms)
         # ranks that share a model clip replicated parameters separately, and may differ in the last bit
         if not alike or self.model_parallel_size > 1:
             elsewhere = self.sum(norm.isfinite().logical_not())

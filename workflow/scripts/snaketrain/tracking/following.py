@@ -238,7 +238,8 @@ class Follower:
         state = sent.standing or standing([{"event": "", "time": time.time()}])
         status, why = tracked.status(state, time.time(), left)
         if sent.status == (
-            token := f"{status} {state['attempts']} {len(state['warnings'])} {state['time'] if status != 'RUNNING' else ''}"
+            token
+            := f"{status} {state['attempts']} {len(state['warnings'])} {len(state['skipped'])} {state['time'] if status != 'RUNNING' else ''}"
         ):
             return
         if state["status"] == "FINISHED" and (spent := goodput(all_events(journal))):

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from snaketrain.cli import commands
-from snaketrain.evaluation.comparing import baseline
+from snaketrain.evaluation.comparing import baseline, warnings_of
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import Event
@@ -206,7 +206,7 @@ def reason(reasons: JsonObject, stage: str) -> dict[str, str]:
 
 def attempts(standing: JsonObject, why: str) -> dict[str, str]:
     """How often a training was started, in which SLURM jobs, what it warned of, and how it ended."""
-    found = {"slurm.job_ids": ", ".join(standing["jobs"]), "pipeline.warnings": cut("; ".join(standing["warnings"]), LONGEST_TAG)}
+    found = {"slurm.job_ids": ", ".join(standing["jobs"]), "pipeline.warnings": cut(warnings_of(standing), LONGEST_TAG)}
     return {name: text for name, text in found.items() if text} | {"pipeline.attempts": str(standing["attempts"]), END: why}
 
 

@@ -30,7 +30,7 @@ from snaketrain.training.callbacks import Callback
 from snaketrain.training.checkpoints.ranking import Selection
 from snaketrain.training.early_stopping import EarlyStopping, ReduceOnPlateau
 from snaketrain.training.optimizers import check_groups, freeze, nothing_to_update, optimizer_of, parameter_groups
-from snaketrain.training.state import TrainState
+from snaketrain.training.state import Spikes, TrainState
 from snaketrain.training.weight_average import WeightAverage
 
 MOST_NAMES = 10  # logged of each kind
@@ -256,7 +256,8 @@ def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], st
         make_optimizer = partial(optimizer_of, train, groups)
         prepared[name] = (strategy.prepare if task.wraps else strategy.adopt)(module, make_optimizer)
     wrapped, optimizers = {name: pair[0] for name, pair in prepared.items()}, {name: pair[1] for name, pair in prepared.items()}
-    return TrainState(task, strategy, wrapped, optimizers, train.clip_norm, parameters)
+    spikes = Spikes(train.spike_factor) if train.spike_factor else None
+    return TrainState(task, strategy, wrapped, optimizers, train.clip_norm, parameters, spikes=spikes)
 
 
 def load_for_evaluation(task: Task, modules: dict[str, nn.Module], strategy: Strategy, folder: Path) -> TrainState:

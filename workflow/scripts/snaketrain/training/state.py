@@ -36,6 +36,7 @@ class TrainState:
     clip_norm: float | None = None
     parameters: int = 0  # of the full model, however it is sharded
     step: int = 0
+    spikes: "Spikes | None" = None  # which steps are skipped for their gradient norm
     averages: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by module: averaged weights, as this rank holds them
     rate_scale: float = 1.0  # set by a callback to lower the learning rate below the plan's
     finished_early: str = ""  # set by a callback to end the training before its plan: the reason
@@ -58,6 +59,35 @@ class TrainState:
     def clear_gradients(self) -> None:
         for name, module in self.modules.items():
             self.strategy.clear(module, self.optimizers[name])
+
+
+class Spikes:
+    """Finds the steps whose gradient norm is more than `factor` times the median of those of the last updates.
+
+    By objective, and on the device, so that the host need not wait to know whether the update is skipped.
+    """
+
+    UPDATES = 20  # of which the median is taken; before there are as many, no step is a spike
+
+    def __init__(self, factor: float):
+        self.factor = factor
+        self.last: dict[int, Tensor] = {}  # the norms of the last updates
+        self.newest: dict[int, Tensor] = {}  # the norm of this step, skipped or not
+
+    def judge(self, objective: int, norm: Tensor) -> Tensor:
+        """NaN in place of a spike."""
+        norm = norm.reshape(()).float()
+        last = self.last.setdefault(objective, torch.full((self.UPDATES,), math.nan)).to(norm.device)
+        judged = torch.where(norm > self.factor * last.median(), math.nan, norm)  # nothing is greater than NaN
+        self.newest[objective] = norm
+        self.last[objective] = torch.where(judged.isfinite(), torch.cat([last[1:], norm.reshape(1)]), last)
+        return judged
+
+    def state_dict(self) -> Mapping[str, object]:
+        return {"last": {number: norms.tolist() for number, norms in self.last.items()}}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.last = {number: torch.tensor(norms) for number, norms in state["last"].items()}
 
 
 class HostCopy:
@@ -87,16 +117,23 @@ class StepOutcome:
     counted_here: float
     gradient_norm: Tensor
     learning_rate: float
+    norm_before: Tensor | None = None  # also of a spike, whose `gradient_norm` is NaN
     logged: bool = False  # whether the metric window has counted it
     settled: bool = False  # whether it was recorded as applied or skipped
 
     def __post_init__(self) -> None:
         self._norm = HostCopy(self.gradient_norm)
+        self._norm_before = HostCopy(self.gradient_norm if self.norm_before is None else self.norm_before)
 
     @cached_property
     def applied(self) -> bool:
-        """Whether the weights were updated: only if the gradients of all ranks were finite."""
+        """Whether the weights were updated: only if the gradients of all ranks were finite, and no spike."""
         return math.isfinite(self._norm.item())
+
+    @property
+    def found_norm(self) -> float:
+        """The norm of the gradients, whatever was done with them."""
+        return self._norm_before.item()
 
 
 def seed_step(seed: int, step: int, objective: int, strategy: Strategy) -> None:

@@ -1,7 +1,9 @@
-"""One step of each optimizer, and what is done where it fails: smaller microbatches where memory runs out, a rollback where losses are not finite."""
+"""One step of each optimizer, and what is done where it fails: smaller microbatches where memory runs out, a rollback where losses are not finite, or gradients spike."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
@@ -44,7 +46,8 @@ def train_step(
         add_up(losses, forward_backward(number, objective))
         pairs = [(state.modules[name], state.optimizers[name]) for name in objective.learning]
         try:
-            norms.append(strategy.update(pairs, state.clip_norm, alike=state.task.wraps))
+            judge = partial(state.spikes.judge, number) if state.spikes else None
+            norms.append(strategy.update(pairs, state.clip_norm, alike=state.task.wraps, judge=judge))
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -154,14 +157,14 @@ class Buffers:
             buffer.copy_(kept)
 
 
-# --- Steps whose loss or gradient is not finite: they are skipped and recorded, and after too many in a row the training rolls back.
+# --- Steps whose loss or gradient is not finite, or a spike: they are skipped and recorded, and after too many in a row the training rolls back.
 
 
 class Diverged(SystemExit):
     """A training whose loss is no longer finite, whatever is tried."""
 
 
-class NonfiniteSteps:
+class BadSteps:
     """Every rank counts the same, since a loss that is not finite on one rank makes the gradients of all not finite."""
 
     def __init__(self, allowed: int, rollbacks_allowed: int):
@@ -171,24 +174,30 @@ class NonfiniteSteps:
         self.longest = 0  # the most steps in a row so far
 
     def settle(self, outcome: StepOutcome, state: TrainState, checkpoints: "Checkpoints", journal: "Journal") -> None:
-        """Record whether a step was applied; if its gradients were not finite, the weights stayed as they were. Roll back after too many."""
+        """Record whether a step was applied; if not, the weights stayed as they were. Roll back after too many."""
         if outcome.applied:
             self.in_a_row = []
             return
-        ranks, step, examples = nonfinite_ranks(state.strategy, outcome), outcome.step, outcome.ids.tolist()
+        ranks, step, examples = bad_ranks(state.strategy, outcome), outcome.step, outcome.ids.tolist()
         if ranks is None:
             return
-        journal.write("bad_step", step=step, processes=ranks, examples=examples)
-        logging.warning("step %d: losses of ranks %s, or gradients, are not finite; the update is skipped", step, ranks)
-        if self.record_nonfinite(examples):
+        norm = outcome.found_norm
+        why = f"losses of ranks {ranks}, or gradients, are not finite"
+        if state.spikes and not ranks and math.isfinite(norm):
+            why = f"its gradient norm, {norm:.3g}, is above {state.spikes.factor:g} times the usual one"
+        journal.write("bad_step", step=step, processes=ranks, examples=examples, why=why)
+        logging.warning("step %d: %s; the update is skipped", step, why)
+        if self.record(examples):
             checkpoints.finish()
             back = checkpoints.restore(state, {"task": state.task})
             if back == 0:
-                raise Diverged(f"step {step}: too many steps are not finite, and there is no checkpoint yet. Lower train.learning_rate.")
+                raise Diverged(
+                    f"step {step}: too many updates were skipped ({why}), and there is no checkpoint yet. Lower train.learning_rate."
+                )
             journal.write("rollback", step=step, to=back)
             logging.warning("step %d: rolled back to the weights of step %d; training continues after the skipped steps", step, back)
 
-    def record_nonfinite(self, examples: list[int]) -> bool:
+    def record(self, examples: list[int]) -> bool:
         """Whether it is time to roll back."""
         self.in_a_row.append(examples)
         self.longest = max(self.longest, len(self.in_a_row))
@@ -197,7 +206,7 @@ class NonfiniteSteps:
         if self.rollbacks == self.rollbacks_allowed:
             shown = sorted({example for step in self.in_a_row for example in step})
             raise Diverged(
-                f"train.bad_steps_allowed: {len(self.in_a_row)} steps in a row had losses or gradients that are not finite, after {self.rollbacks} "
+                f"train.bad_steps_allowed: {len(self.in_a_row)} steps in a row had losses or gradients that are not finite, or spikes, after {self.rollbacks} "
                 f"rollbacks to an earlier checkpoint. The training examples of these steps: {', '.join(map(str, shown[:200]))}"
                 f"{', ...' if len(shown) > 200 else ''}. Look at them, lower train.learning_rate, or try train.precision: fp32."
             )
@@ -212,10 +221,11 @@ class NonfiniteSteps:
         self.longest = state.get("longest", len(self.in_a_row))  # older checkpoints have none
 
 
-def nonfinite_ranks(strategy: Strategy, outcome: StepOutcome) -> list[int] | None:
+def bad_ranks(strategy: Strategy, outcome: StepOutcome) -> list[int] | None:
     """The ranks whose losses are not finite; None where nothing is wrong, and only the loss scale was too high for fp16."""
     mine = (strategy.rank, all(bool(loss.isfinite()) for name, loss in outcome.losses.items() if is_loss(name)))
     found = strategy.all_gather_object(mine)  # of each group of ranks that share a batch, one
-    if all(finite for _, finite in found) and strategy.scaler.is_enabled() and strategy.scaler.get_scale() >= 1.0:
+    too_high = strategy.scaler.is_enabled() and strategy.scaler.get_scale() >= 1.0 and not math.isfinite(outcome.found_norm)
+    if all(finite for _, finite in found) and too_high:
         return None  # the scaler has lowered its scale; below 1 the scale is not the reason
     return [rank for rank, finite in found if not finite]

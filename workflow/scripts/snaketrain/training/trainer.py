@@ -16,7 +16,7 @@ from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.journal import Clock, Journal
 from snaketrain.runtime.run_folder import deciding_settings
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.strategies.base import Strategy
+from snaketrain.strategies.base import Strategy, norm_of
 from snaketrain.tasks.base import Task
 from snaketrain.training.batch_limits import BatchLimits
 from snaketrain.training.building import (
@@ -39,7 +39,7 @@ from snaketrain.training.evaluation import evaluate
 from snaketrain.training.metric_window import MetricWindow
 from snaketrain.training.plan import Plan, PlannedStep, PlannedSteps, folder_name
 from snaketrain.training.state import Stateful, StepOutcome, TrainState
-from snaketrain.training.step import Accumulation, NonfiniteSteps, train_step
+from snaketrain.training.step import Accumulation, BadSteps, train_step
 from snaketrain.training.watching import open_journals
 from snaketrain.training.weight_average import averages_in_place
 
@@ -82,10 +82,12 @@ class Trainer:
         self.accumulation = Accumulation(folder, train.accumulate, options.reduce_batch_on_oom, train.seed)
         self.planned = PlannedSteps(state, data.train, plan, self.accumulation, options.loader, options.clock, self.requests)
         self.window = MetricWindow(state.strategy)
-        self.nonfinite = NonfiniteSteps(train.bad_steps_allowed, train.rollbacks_allowed)
+        self.bad_steps = BadSteps(train.bad_steps_allowed, train.rollbacks_allowed)
         self.stateful: dict[str, Stateful] = {  # what checkpoints hold besides modules and optimizers
-            "task": state.task, "window": self.window, "callbacks": self.callbacks, "bad_steps": self.nonfinite,
+            "task": state.task, "window": self.window, "callbacks": self.callbacks, "bad_steps": self.bad_steps,
         }  # fmt: skip
+        if state.spikes:
+            self.stateful["spikes"] = state.spikes
         if self.planned.stream:
             self.stateful["data"] = self.planned.stream
         self.newest: StepOutcome | None = None  # the device may not know yet whether it is applied
@@ -179,7 +181,8 @@ class Trainer:
         of_groups = {group: each * state.rate_scale for group, each in self.plan.group_rates_at(planned.step).items()}
         losses, norm = train_step(state, rate, partial(self.accumulation.forward_backward, state, planned), of_groups)
         self.settle()  # the step before, which the device has finished by now
-        self.newest = StepOutcome(planned.step, planned.ids, losses, planned.denominator, planned.counted_here, norm, rate)
+        found = norm_of([*state.spikes.newest.values()]) if state.spikes else norm
+        self.newest = StepOutcome(planned.step, planned.ids, losses, planned.denominator, planned.counted_here, norm, rate, found)
 
     def after_step(self, outcome: StepOutcome | None) -> None:
         """Log, evaluate and save according to the plan. Where the task has left a step out, the outcome is an earlier one's."""
@@ -240,7 +243,7 @@ class Trainer:
         if (outcome := self.newest) and not outcome.settled:
             outcome.settled = True
             self.window.add(outcome)
-            self.nonfinite.settle(outcome, self.state, self.checkpoints, self.journal)
+            self.bad_steps.settle(outcome, self.state, self.checkpoints, self.journal)
 
     def log(self, outcome: StepOutcome) -> None:
         self.window.add(outcome)

@@ -151,6 +151,11 @@ class Train(Section):
         3,
         description="how many steps in a row may have a non-finite loss or gradient; they are skipped, and after one more the training returns to its last checkpoint",
     )
+    spike_factor: Annotated[float, Field(gt=1, le=LARGEST)] | None = Field(
+        None,
+        description="steps are skipped in the same way whose gradient norm, before clipping, is above so many times the median of those of the last 20 updates; null: none",
+        exclude_if=is_null,
+    )
     rollbacks_allowed: NotNegative = Field(
         2, description="how often it may return to the last checkpoint and continue after the non-finite steps, before it fails"
     )

@@ -172,7 +172,10 @@ def by_events(one: Recorded, other: Recorded) -> Iterator[Cause]:
             yield Cause(change["step"] + 1, f"{', '.join(change['changed'])} changed in the middle of {side.name}")
     if skipped := one.skipped() ^ other.skipped():
         step = min(skipped)
-        yield Cause(step, f"the update was skipped in {(one if step in one.skipped() else other).name}, for a non-finite loss or gradient")
+        yield Cause(
+            step,
+            f"the update was skipped in {(one if step in one.skipped() else other).name}, for a non-finite loss or gradient, or a spike",
+        )
     ours, theirs = executions(one.events), executions(other.events)
     for step in sorted({*ours, *theirs}):
         pair = [

@@ -120,9 +120,9 @@ class Fingerprints(Callback):
 
     def facts(self, trainer: "Trainer") -> JsonObject:
         """Nothing if the weights also follow from when memory ran out, or from which checkpoint there was to roll back to."""
-        if not self.apply or trainer.accumulation.number != trainer.train.accumulate or trainer.nonfinite.rollbacks:
+        if not self.apply or trainer.accumulation.number != trainer.train.accumulate or trainer.bad_steps.rollbacks:
             return {}
-        return dict(self.trajectory.record(trainer.state.step, trainer.nonfinite.longest))
+        return dict(self.trajectory.record(trainer.state.step, trainer.bad_steps.longest))
 
 
 def recorded(state: CheckpointState) -> Record | None:

@@ -74,6 +74,7 @@ EDITS: list[tuple[dict[str, Any], int]] = [
     ({"train": {"seed": 1}}, 1),
     ({"train": {"weight_decay": 0.1}}, 1),
     ({"train": {"clip_norm": None}}, 1),
+    ({"train": {"spike_factor": 10}}, 1),
     ({"train": {"freeze": ["bert.*"]}}, 1),
     ({"train": {"optimizer": "torch.optim.SGD"}}, 1),
     ({"train": {"groups": [{"match": "*.bias", "weight_decay": 0.5}]}}, 1),
@@ -177,7 +178,7 @@ def test_a_new_setting_decides_the_weights_until_it_is_listed_here():
     assert harmless < set(Train.model_fields)
     assert set(Train.model_fields) - harmless - {*Train.of_extras} == {
         "task", "batch_size", "batch_tokens", "block_length", "packing", "optimizer", "learning_rate", "weight_decay", "decay", "groups", "freeze",
-        "clip_norm", "callbacks", "trainer", "recompute_activations", "compile", "deterministic", "seed",
+        "clip_norm", "spike_factor", "callbacks", "trainer", "recompute_activations", "compile", "deterministic", "seed",
     }  # fmt: skip
 
 
