@@ -453,6 +453,8 @@ def prepared(path: tuple) -> dict:
         base = put(put(base, path[:2], {"path": "weights"}), ("model", "arguments"), {})
     if path[:2] == ("model", "initial_weights") and len(path) > 2:
         base = put(base, path[:2], {"source": {"path": "weights"}})
+    if path[:2] == ("shared_steps", "cache") and len(path) > 2:
+        base = put(base, path[:2], {"at": ".", "members": "members", "key": None})
     if "generate" in path[:-1]:
         writes = {("data", "label"): None, ("data", "target"): "label", ("train", "task"): "seq2seq", ("model", "arguments"): {}}
         for place, value in (writes | {("model", "use"): "transformers.T5ForConditionalGeneration"}).items():
@@ -534,6 +536,7 @@ def folder(tmp_path, monkeypatch, tiny_tokenizer):
     (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"film {i},{i % 2}\n" for i in range(ROWS)))
     for split in ("dev", "test"):
         (tmp_path / f"{split}.csv").write_text("text,label\n" + "".join(f"movie {i},{i % 2}\n" for i in range(ROWS)))
+    (tmp_path / "members").write_text("alice ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f\n")
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights/config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "weights/model.safetensors").write_bytes(b"")

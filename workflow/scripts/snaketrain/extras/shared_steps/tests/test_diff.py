@@ -93,7 +93,7 @@ def test_what_happened_in_the_trainings():
     assert told.splitlines() == [
         "one and other part at step 8, by rounding alone:",
         "  executed otherwise: processes 1 and 2, torch 2.13 and 2.14",
-        "  and from step 12: the update was skipped in other, for a non-finite loss or gradient",
+        "  and from step 12: the update was skipped in other, for a non-finite loss or gradient, or a spike",
         f"Logged losses are equal up to step 10. The first that differs is train/loss at step 15: {1 / 15!r} and 0.5.",
     ]
     told = report(one, recorded("other", {}, attempt, *losses[:2], changed))
