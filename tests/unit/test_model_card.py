@@ -9,7 +9,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from snaketrain.runtime import model_card
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_json, write_manifest, write_text
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_checked, write_json, write_manifest, write_text
 from snaketrain.runtime.model_card import plain, write_card
 
 MODEL = {"use": "transformers.AutoModelForSequenceClassification", "source": {"hub": "owner/base", "sha256": {"a.b": "c"}}}
@@ -73,6 +73,16 @@ def test_the_hub_reads_it(run):
         "test",
     )
     assert accuracy.task_type == "text-classification" and loss.metric_value == 0.5
+
+
+@pytest.mark.parametrize(("differences", "outcome"), [([], "equal, bit for bit"), (["loss"], "DIFFERENT in steps 1 to 6")])
+def test_it_says_what_replays_have_found(run, differences, outcome):
+    intervals = [{"first": 0, "last": 6, "differences": differences}, {"first": 8, "last": 9, "differences": []}]
+    found = {"identity": read_manifest(run / "training/manifest.json").identity, "time": 0.0, "intervals": intervals}
+    write_checked(run / "training/verified.json", found)
+    assert f"losses of 7 steps, replayed by `snaketrain verify` on 1970-01-01, were {outcome}." in card(run).text
+    write_checked(run / "training/verified.json", found | {"identity": "of an earlier one"})
+    assert "replayed" not in card(run).text
 
 
 def test_undefined_metrics_are_not_among_the_figures_for_the_hub(run):

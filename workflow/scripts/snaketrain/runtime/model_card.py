@@ -1,19 +1,20 @@
 """Writes the model card, `README.md` beside the selected model: data, settings, metrics, limits, and how to load it.
 
 The Hugging Face hub reads its first block. `select_checkpoint` writes the card; each evaluation writes it again with
-all results that exist by then. It is in no manifest: it repeats what the manifests have, and rewording it makes nothing stale.
+all results that exist by then, and `snaketrain verify` with what it has found. It is in no manifest: it repeats what the manifests have, and rewording it makes nothing stale.
 """
 
 import html
 import json
 import math
 import re
+import time
 from pathlib import Path
 
 import yaml
 
 from snaketrain.runtime import strict_json
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_text
+from snaketrain.runtime.manifests import Manifest, read_if_intact, read_manifest, write_text
 from snaketrain.runtime.stages import by_name
 from snaketrain.runtime.strict_json import Json, JsonObject, rounded
 
@@ -35,6 +36,7 @@ ARCHITECTURES = {
 }
 SPLITS = {"dev": "development", "test": "test"}
 MOST_CLASSES = 30
+VERIFIED = "verified.json"  # in the folder of a training
 LOAD = """from transformers import {auto}, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("{folder}")
@@ -74,6 +76,7 @@ def card(training: Manifest, data: Manifest, selection: Manifest, evaluations: l
         data_section(data, evaluations),
         "## Limits",
         limits(data, results),
+        *verified(training),
         "## Load it",
         f"```python\n{loading(model, architecture)}\n```",
         "## Settings",
@@ -198,6 +201,21 @@ def limits(data: Manifest, results: list[JsonObject]) -> str:
         if each["split"] == "test" and each.get("calibration_error") is not None:
             found.append(f"Its probabilities are off by {rounded(each['calibration_error'], 4)} on average (expected calibration error).")
     return "\n".join(f"- {line}" for line in found)
+
+
+def verified(training: Manifest) -> list[str]:
+    """What replays of this training have found, if any were made."""
+    found = read_if_intact(training.folder / VERIFIED, "the model card does not mention it")
+    if not found or found["identity"] != training.identity:
+        return []
+    steps = sum(each["last"] - each["first"] for each in found["intervals"])
+    different = [f"{each['first'] + 1} to {each['last']}" for each in found["intervals"] if each["differences"]]
+    outcome = f"DIFFERENT in steps {', '.join(different)}" if different else "equal, bit for bit"
+    day = time.strftime("%Y-%m-%d", time.localtime(found["time"]))
+    return [
+        "## Replayed",
+        f"Weights, optimizer state and losses of {steps} steps, replayed by `snaketrain verify` on {day}, were {outcome}.",
+    ]
 
 
 def loading(model: Path, architecture: str | None) -> str:

@@ -21,11 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the packag
 
 from snaketrain.extras.reproduce.replaying import Recorded, Replay, parser_of_run, replayed
 from snaketrain.runtime.journal import Event, duration
-from snaketrain.runtime.manifests import write_checked
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_checked
+from snaketrain.runtime.model_card import VERIFIED, write_card
 from snaketrain.runtime.run_folder import damaged_log
 from snaketrain.runtime.stages import previous_manifest
-
-FILE = "training/verified.json"  # in the folder of the run; no stage reads it
 
 
 @dataclass
@@ -61,9 +60,21 @@ def main() -> int:
         return 130
     equal = [each for each in drawn if not each.differences]
     about = {"run": args.run, "identity": recorded.run["identity"], "time": time.time(), "seed": args.seed, "differs_now": differs_now}
-    write_checked(recorded.folder.parent / FILE, about | {"damage": damage, "intervals": list(map(asdict, drawn))})
-    print(f"{args.run}: {len(equal)} of {len(drawn)} intervals are equal, bit for bit, as {FILE} in its folder now says")
+    write_checked(recorded.folder / VERIFIED, about | {"damage": damage, "intervals": list(map(asdict, drawn))})
+    in_card = " and the model card" if made and write_card_again(recorded, made) else ""
+    print(
+        f"{args.run}: {len(equal)} of {len(drawn)} intervals are equal, bit for bit, as training/{VERIFIED}{in_card} now say{'s' * (not in_card)}"
+    )
     return int(bool(damage) or len(equal) < len(drawn))
+
+
+def write_card_again(recorded: Recorded, training: Manifest) -> bool:
+    """Whether there is a model of this training."""
+    path = recorded.folder.relative_to(recorded.root).with_name("selection") / "manifest.json"
+    if not path.is_file() or (selection := read_manifest(path)).inputs["training"] != training.content:
+        return False
+    write_card(training, read_manifest(recorded.run["paths"]["data"]), selection)
+    return True
 
 
 def arguments() -> argparse.Namespace:

@@ -24,7 +24,9 @@ class StepsCache(Section):
     key: str | None = Field(
         "~/.ssh/id_ed25519", description="your private key, without a passphrase, by which others know what you share; null: only take over"
     )
-    gigabytes: Annotated[float, Field(gt=0, le=LARGEST)] = Field(500, description="how large it may become; what was used longest ago is removed")
+    gigabytes: Annotated[float, Field(gt=0, le=LARGEST)] = Field(
+        500, description="how large it may become; what was used longest ago is removed"
+    )
 
 
 class SharedSteps(Section):
