@@ -38,6 +38,7 @@ FIRST_STEPS = 20
 AFTER_WARMUP = 5
 OBSERVED = Path(__file__).with_name("observed_training.py")
 MOST_NAMED = 4
+NOT_COMPARED = ("snaketrain.training.checkpoints.ranking", "snaketrain.training.checkpoints.store", "snaketrain.training.early_stopping")
 
 
 class NotCertified(Exception):
@@ -88,6 +89,10 @@ def certify(recorded: Recorded, jobs: int) -> str:
     change = Change(recorded)
     if not change.names:
         return "its code is what it was"
+    if deciding := [name for name in change.names if name.startswith(NOT_COMPARED)]:
+        raise NotCertified(
+            f"{', '.join(deciding)}: which checkpoints are kept, or when a training ends, is what replays of some steps do not show"
+        )
     unplanned = [f"{name} {how}" for name, how in changed_files(made.loaded).items() if name not in change.now]
     if other := [*unplanned, *differing_environment(recorded.run, recorded.root)]:
         raise NotCertified(f"a replay would not be of the same training: {'; '.join(other)}")

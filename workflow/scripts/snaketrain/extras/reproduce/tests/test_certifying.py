@@ -172,9 +172,13 @@ def test_another_training_says_the_code_that_it_is_made_with(certified):
 
 @pytest.mark.parametrize(
     ("run", "why"),
-    [({"identity": "another"}, "it is not finished"), ({"mixed": [{"step": 3}]}, "its code or settings were changed in its middle")],
+    [
+        ({"identity": "another"}, "it is not finished"),
+        ({"mixed": [{"step": 3}]}, "its code or settings were changed in its middle"),
+        ({"code": {"snaketrain.training.checkpoints.ranking": "other"}}, r"\.ranking.*: which checkpoints are kept"),
+    ],
 )
-def test_what_is_not_finished_or_was_changed_in_its_middle_is_not_certified(certified, run, why):
+def test_what_replays_do_not_show_is_not_certified(certified, run, why):
     made = previous_manifest(certified)
     assert made
     training = SimpleNamespace(folder=certified, run={"identity": made.identity, "mixed": []} | run)
