@@ -3,6 +3,7 @@
 import html
 import io
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from workspace import make_workspace
 
 import compare_runs
 from snaketrain.evaluation import comparing
-from snaketrain.evaluation.page import hardest, mistakes_of, page
+from snaketrain.evaluation.page import hardest, mistakes_of, page, spikes_of
 from snaketrain.evaluation.predictions import Predictions
 from snaketrain.evaluation.verdicts import Looks
 from snaketrain.runtime.manifests import Manifest, digests, log_digests, read_manifest, write_manifest
@@ -76,7 +77,10 @@ def continue_trunk(run: Path, trunk: Path, step: int) -> None:
     (trunk / "journal.jsonl").write_text(json.dumps({"event": "train", "step": step}) + "\n")
     reused = {"event": "reused", "step": step, "training": str(trunk), "time": 0.0, "attempt": 0}
     warning = {"event": "warning", "step": step, "message": "rank 2 on <b> is slow", "time": 0.0, "attempt": 0}
-    (run / "journal.jsonl").write_text(f"{json.dumps(reused)}\n{json.dumps(warning)}\n" + (run / "journal.jsonl").read_text())
+    skipped = {"event": "bad_step", "step": step + 1, "examples": [1], "time": 0.0, "attempt": 1}
+    (run / "journal.jsonl").write_text(
+        "".join(f"{json.dumps(each)}\n" for each in (reused, warning, skipped)) + (run / "journal.jsonl").read_text()
+    )
     if (run / "manifest.json").is_file():
         write_manifest(run / "manifest.json", replace(read_manifest(run / "manifest.json"), logs=log_digests(run, ["journal.jsonl"])))
 
@@ -212,19 +216,32 @@ def test_the_page_shows_no_secret_and_half_of_none(tmp_path, monkeypatch):
     assert "q8Zr" not in shown and "Xk29" not in shown
 
 
+def test_spikes_and_skipped_steps_are_named_with_the_command_that_shows_them():
+    losses = [(step, 1.0 + 0.01 * (step % 5)) for step in range(1, 61)]
+    losses[9], losses[44], losses[50] = (10, 9.0), (45, 5.0), (51, math.nan)  # the first has too few before it
+    skipped = [{"event": "bad_step", "step": step} for step in (51, 7, 51)]
+    found = spikes_of({"run": "a b", "curves": {"train/loss": losses}, "events": skipped})
+    assert [(each.step, each.loss) for each in found] == [(45, 5.0), (7, None), (51, None)]
+    assert found[0].usual == 1.02 and found[0].command == "snaketrain inspect 'a b' --step 45"
+    assert spikes_of({"run": "a", "curves": {}, "events": []}) == []
+
+
 def test_the_page_begins_with_the_verdict_and_warnings(text):
     assert text.index("rate=1e-3 is better than rate=1e-4: test accuracy 0.910 against 0.800 (3 seeds each).") < text.index("<h2>")
     assert text.index("Warning: no better than their baseline, the best constant answer: poor&lt;b&gt; (test accuracy 0.300") < text.index(
         "<h2>"
     )
     assert "<b>" not in text
+    assert "<code>snaketrain inspect rate=1e-4-seed=0 --step 21</code>" in text
+    assert "rank 2 on &lt;b&gt; is slow; no update in 1 step, whose" in text
     legend = re.findall(r"var\(--c(\d)\); border-top-style: solid\"></span>([^<]*)</li>", text)
     assert legend == [("0", "rate=1e-3 (3 seeds)"), ("1", "rate=1e-4 (3 seeds)"), ("2", "poor&lt;b&gt;")]
 
 
 def test_mistakes_of_the_best_run_are_open(text):
-    checkpoints, best, *others = re.findall(r"<details( open)?>\s*<summary>([^<]*)</summary>", text)
+    checkpoints, spikes, best, *others = re.findall(r"<details( open)?>\s*<summary>([^<]*)</summary>", text)
     assert checkpoints == ("", "All kept checkpoints on the evaluation sets")
+    assert spikes == ("", "Spikes of the training loss, and steps without an update")
     assert best == (" open", "rate=1e-3-seed=2, on the test set") and [name for _, name in others] == [
         "rate=1e-4-seed=0, on the test set",
         "poor&lt;b&gt;, on the test set",

@@ -86,7 +86,8 @@ def standing(events: list[Event], before: JsonObject | None = None) -> JsonObjec
 
 
 def warnings_of(state: JsonObject) -> str:
-    skipped = f"no update in {len(state['skipped'])} steps, whose loss or gradient was not finite or a spike: {shortened([*map(str, state['skipped'])], 10)}"
+    number = len(state["skipped"])
+    skipped = f"no update in {number} step{'s' * (number > 1)}, whose loss or gradient was not finite or a spike: {shortened([*map(str, state['skipped'])], 10)}"
     return "; ".join([*state["warnings"], *[skipped] * bool(state["skipped"])])
 
 

@@ -1,10 +1,12 @@
 """The page that compares all runs and shows what their models get wrong: one file, which needs neither network nor server."""
 
 import functools
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
 import numpy as np
@@ -106,10 +108,41 @@ def page(made: Comparison) -> str:
         confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), CONFIDENCE),
         curves=curves_of_page(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
         thinned=MOST_POINTS if any(len(found) > MOST_POINTS for run in runs for found in run["curves"].values()) else None,
+        spikes=[spike for run in runs for spike in spikes_of(run)],
+        before=BEFORE,
         swept=pictures_of_settings(made.groups) if len(comparing.comparable(made.rows)) == len(chosen) == 1 else {},
         colours=COLOURS,
         named=NAMED,
     )
+
+
+# --- Spikes
+
+BEFORE = 20  # lines of the journal, with whose losses one is compared
+FAR = 5.0  # times the range of their middle half, above their median
+MOST_SPIKES = 3  # of a run
+
+
+class Spike(NamedTuple):
+    run: str
+    step: int
+    loss: float | None = None  # None of a step without an update
+    usual: float | None = None
+
+    @property
+    def command(self) -> str:
+        return f"snaketrain inspect {shlex.quote(self.run)} --step {self.step}"
+
+
+def spikes_of(run: FinishedRun) -> list[Spike]:
+    """The highest losses beside those before them, and the first steps without an update."""
+    losses = pd.Series(dict(run["curves"].get("train/loss", [])), dtype=float)
+    before = losses.rolling(BEFORE)
+    usual, spread = before.median().shift(), (before.quantile(0.75) - before.quantile(0.25)).shift()
+    height = ((losses - usual) / spread.where(spread > 0)).loc[lambda each: each > FAR].nlargest(MOST_SPIKES)
+    skipped = sorted({event["step"] for event in run["events"] if event.get("event") == "bad_step"})
+    highest = [Spike(run["run"], step, losses[step], usual[step]) for step in height.index]
+    return [*highest, *(Spike(run["run"], step) for step in skipped[:MOST_SPIKES])]
 
 
 # --- Mistakes
