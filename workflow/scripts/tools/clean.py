@@ -61,6 +61,7 @@ def unneeded(pipelines: list[Pipeline]) -> list[Path]:
     """Folders such as results/runs/NAME and results/data/NAME in which no stage of these works; of the others what is superseded."""
     stages = [stage for pipeline in pipelines for stage in pipeline.stages.values()]
     needed = {path for stage in stages for job in stage.jobs for path in Path(stage.manifest(job)).parents}
+    needed |= {path for stage in stages for path in stage.keeps}
     kinds = {Path(RESULTS) / stage.folder.partition("/")[0] for stage in stages if "{" in stage.folder}
     known = [folder for kind in kinds for folder in kind.glob("[!.]*/")]
     superseded = [folder / "superseded" for folder in known if folder in needed and (folder / "superseded").is_dir()]

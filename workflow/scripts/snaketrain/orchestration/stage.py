@@ -52,6 +52,11 @@ class Stage:
         """What `fetch_input` fetches for its jobs."""
         return []
 
+    @property
+    def keeps(self) -> Collection[Path]:
+        """Folders that the configuration needs besides those of its jobs."""
+        return []
+
     def check(self, job: str) -> None:
         """Somebody may ask for the files of a job that the configuration does not have."""
         if job not in self.jobs:

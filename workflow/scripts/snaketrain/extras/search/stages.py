@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Settings
-from snaketrain.extras.search.top_level import SearchedSweep, read_searches
+from snaketrain.extras.search.top_level import FOLDER, SearchedSweep, read_searches, sampled_searches
 from snaketrain.orchestration.names import run_of
 from snaketrain.orchestration.stage import Decision, Reads
 from snaketrain.orchestration.stages import Training
@@ -125,6 +125,10 @@ class DecideRung(Decision):
     @property
     def runs(self) -> Collection[str]:
         return self.searches.of_runs
+
+    @property
+    def keeps(self) -> Collection[Path]:
+        return [FOLDER / search for search in sampled_searches(self.pipeline.config)]
 
     def finishing(self) -> list[str]:
         return self.searches.finalists()

@@ -14,6 +14,7 @@ HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a traceback, while no process is forked yet
     address, *words = sys.argv[1:]
     connection = socket.socket(socket.AF_UNIX)
     request = json.dumps({"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}).encode()

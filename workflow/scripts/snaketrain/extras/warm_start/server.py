@@ -71,15 +71,19 @@ def fork(connection: socket.socket) -> list[str]:
         os.dup2(file, number)
         os.close(file)
     environment: dict[str, str] = request["environment"]
-    if others := differing(environment):
+    others = differing(environment)
+    if others:
         print(
             f"Imports its packages itself, since these variables are not those of snakemake: {', '.join(others)}",
             file=sys.stderr,
             flush=True,
         )
-        connection.send(b"n")
+    try:
+        connection.send(b"n" if others else b"y")
+    except OSError:  # Ctrl-C has ended the client while it waited
         os._exit(0)
-    connection.send(b"y")
+    if others:
+        os._exit(0)
     if pid := os.fork():
         attend(pid, connection)
     connection.close()

@@ -13,7 +13,9 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.extras.search import sample, study
 from snaketrain.extras.search.study import SampledSearch
 from snaketrain.extras.search.top_level import SampledRuns, Trials
+from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.manifests import Manifest, digests, write_json, write_manifest
+from tools.clean import unneeded
 
 SPACE = {"train.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "train.seed": [3, 4]}
 
@@ -67,6 +69,14 @@ def test_a_search_that_is_killed_between_two_proposals_proposes_the_same(monkeyp
 def raising(error: type[BaseException] | None) -> None:
     if error:
         raise error
+
+
+def test_cleaning_keeps_what_was_sampled():
+    search().propose()
+    config = {"data": {"train": {"path": "raw.csv"}, "tokenizer": {"path": "tokenizer"}}, "search": {"tuned": {"space": SPACE}}}
+    assert unneeded([Pipeline(config, reads_files=False)]) == []
+    del config["search"]
+    assert unneeded([Pipeline(config, reads_files=False)]) == [Path("results/searches/tuned")]
 
 
 def test_edited_settings_of_a_sampled_run_are_refused():

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -102,6 +103,28 @@ def test_a_script_ends_with_its_client(server, tmp_path):
     while Path(f"/proc/{number}").exists():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_an_interrupt_before_the_server_answers_leaves_no_traceback(server, tmp_path):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        listening.listen()
+        process = start(tmp_path, "", words=[sys.executable, str(launching.CLIENT), str(tmp_path / "socket")])
+        with listening.accept()[0] as busy:
+            size = int.from_bytes(busy.recv(8), "big")
+            request = busy.recv(size, socket.MSG_WAITALL)
+            process.send_signal(signal.SIGINT)
+            assert process.communicate() == ("", "") and process.returncode == -signal.SIGINT
+    os.kill(server.process.pid, signal.SIGSTOP)
+    shown, files = os.pipe()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(server.address)
+        socket.send_fds(client, [size.to_bytes(8, "big")], [files] * 3)
+        client.sendall(request)
+    os.close(files)
+    os.kill(server.process.pid, signal.SIGCONT)
+    with open(shown) as told:
+        assert "Traceback" not in told.read()
 
 
 def test_it_is_stopped_with_its_client(server, tmp_path):
