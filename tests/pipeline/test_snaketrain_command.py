@@ -82,6 +82,8 @@ def test_diff_says_where_runs_part(folder):
 def test_why_knows_the_runs(folder):
     told = snaketrain(folder, "why", CONFIGURATION, "smal", code=1)
     assert told == "The configuration has no run 'smal'. Did you mean 'small'? It has: other, small.\n"
+    assert snaketrain(folder, "why", "smal", code=1) == told, "without a file, of the default"
+    assert "nowhere.yaml: cannot be read" in snaketrain(folder, "why", "nowhere.yaml", code=1)
 
 
 def test_without_a_file_it_is_the_default_that_is_checked(folder):

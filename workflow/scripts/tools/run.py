@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 from snakemake_logger_plugin_snaketrain.messages import REASONS
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.files import read_configuration
-from snaketrain.orchestration.command_line import default, refuse_unknown, snakemake
+from snaketrain.orchestration.command_line import CONFIGURATION, default, refuse_unknown, snakemake
 
 
 def main() -> int | None:
@@ -108,6 +108,8 @@ def why(words: list[str]) -> int:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="only the jobs of these runs (default: all)")
     parser.add_argument("--config", nargs="+", default=[], metavar="NAME=VALUE", help="settings over those of the file, as for snakemake")
     args = parser.parse_args(words)
+    if args.file and not args.file.endswith(CONFIGURATION) and not Path(args.file).exists():
+        args.file, args.runs = None, [args.file, *args.runs]
     if args.runs:
         refuse_unknown(args.runs, args.file, args.config)
     overrides = ["--config", *args.config] if args.config else []
