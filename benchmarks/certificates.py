@@ -87,12 +87,17 @@ def train(root: Path) -> None:
     trained(root)
 
 
-def trained(root: Path) -> str:
-    """The digest of all that the training has made."""
+def trained(root: Path) -> dict[str, str]:
+    """The digests of all that the training has made, but for what names its code."""
     snakemake = Path(sys.executable).with_name("snakemake")
     target = str(TRAINING / "manifest.json")
     subprocess.run([snakemake, "--profile", "profiles/local", "--", target], cwd=root, check=True, env=environment(root))
-    return read_manifest(root / target).content
+    return made_by(root)
+
+
+def made_by(root: Path) -> dict[str, str]:
+    files = read_manifest(root / TRAINING / "manifest.json").files
+    return {name: digest for name, digest in files.items() if Path(name).name != "state.json"}
 
 
 def environment(root: Path) -> dict[str, str]:
@@ -116,7 +121,7 @@ def refusal(root: Path, edited: dict[Path, str]) -> str | None:
     return None if done.returncode == 0 else said.strip().splitlines()[-1]
 
 
-def result(root: Path, edited: dict[Path, str]) -> str | None:
+def result(root: Path, edited: dict[Path, str]) -> dict[str, str] | None:
     """Of the whole training with the change; None if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copytree(root, Path(folder) / "copy", symlinks=True))
@@ -132,7 +137,7 @@ def result(root: Path, edited: dict[Path, str]) -> str | None:
 def outcomes_of_mutations(root: Path, files: set[Path]) -> Iterator[tuple[str, str | None]]:
     """Why each is not certified, or that it gives the same result; None if neither is so."""
     unchanged = result(root, {})
-    if unchanged != read_manifest(root / TRAINING / "manifest.json").content:
+    if unchanged != made_by(root):
         raise SystemExit("the training does not give the same result twice, so that nothing can be said of changes")
     for each in read_table(TABLE)[0]:
         text = each.path(root).read_text(encoding="utf-8")
