@@ -127,7 +127,10 @@ def place_among_ranks(rows: int) -> tuple[int, int]:
     counts = torch.zeros(dist.get_world_size(), dtype=torch.int64)  # on the CPU, so that the device's queue is not interrupted
     counts[dist.get_rank()] = rows
     dist.all_reduce(counts)
-    return int(counts[: dist.get_rank()].sum()), int(counts.sum())
+    start, total = int(counts[: dist.get_rank()].sum()), int(counts.sum())
+    if total < start + rows:  # in a plan, whose tensors have no values: all ranks have as many
+        return rows * dist.get_rank(), rows * dist.get_world_size()
+    return start, total
 
 
 def of_all_ranks(rows: Tensor, start: int, total: int) -> Tensor:

@@ -5,7 +5,7 @@ a run of several processes its figures are therefore equal up to rounding.
 
 The loss and the gradient norm of an example are of its own mean loss, computed by itself with the weights before the step, and without
 dropout. Weighted by what each counts (1, or its tokens), the mean of these losses is the loss of the batch, and the mean of the gradients
-its gradient, except for what dropout changes, and for losses that compare the examples of a batch with one another.
+its gradient, except for what dropout changes. Of a loss that compares the examples of a batch with one another they are not shown.
 """
 
 import argparse
@@ -14,10 +14,12 @@ import math
 import os
 import sys
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
@@ -144,6 +146,9 @@ def each_example(trainer: "Trainer", planned: "PlannedStep", data: Manifest) -> 
     if trainer.planned.stream:
         print("The examples of a stream cannot be read one by one, so they are not shown.")
         return []
+    if trainer.state.task.whole_batches:
+        print("The loss compares the examples of a batch with one another: none has one by itself, so they are not shown.")
+        return []
     modes = [(part, part.training) for module in trainer.state.modules.values() for part in module.modules()]
     for module in trainer.state.modules.values():
         module.eval()
@@ -182,7 +187,6 @@ def mean_loss(losses: "LossSums", count: float) -> float:
 
 def descriptions(trainer: "Trainer", data: Manifest) -> Callable[[int], tuple[str, str]]:
     """Of an example by its number: where it comes from, and its text, as far as the prepared data says that."""
-    from snaketrain.data.loading import open_table, split_files
     from snaketrain.data.loading.training_data import Items
 
     if trainer.train.block_length:
@@ -190,15 +194,24 @@ def descriptions(trainer: "Trainer", data: Manifest) -> Callable[[int], tuple[st
     if isinstance(items := trainer.data.train, Items):
         chosen, texts = items.chosen, getattr(items.dataset, "texts", None)
         return lambda number: (f"item {chosen[number]}", "" if texts is None else str(texts[chosen[number]]))
-    table, path = open_table(split_files(data, "train")), data.settings["data"]["train"]["path"]
-    file = f"{path}, " if isinstance(path, str) and Path(path).is_file() else ""  # not of several
+    examples: Any = getattr(items, "examples", items)  # of packed ones, the texts
+    sets = getattr(examples.lengths, "sets", {"train": examples})  # of a mixture, in the order of their numbers
+    ends, files = [*accumulate(map(len, sets.values()))], [file_of(data, name) for name in sets]
+    lines = examples.table["line"]
+    texts = [examples.table[name] for name in ("text", "text_pair") if name in examples.table.column_names]
 
     def describe(number: int) -> tuple[str, str]:
-        if number >= len(table):  # of another training set
-            return f"example {number}", ""
-        return f"{file}line {table['line'][number]}", str(table["text"][number])
+        place = f"{files[bisect_right(ends, number)]}line {lines[number]}"
+        return place, " | ".join(str(column[number]) for column in texts)
 
     return describe
+
+
+def file_of(data: Manifest, name: str) -> str:
+    """Of a training set: its file, if it has only one; of others than the main one, at least its name."""
+    settings = data.settings["data"]
+    path = (settings["train"] if name == "train" else settings["train_sets"][name])["path"]
+    return f"{path}, " if isinstance(path, str) and Path(path).is_file() else f"{name}, " * (name != "train")
 
 
 def show(examples: list[Example], most: int) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import limits
+import pyarrow
 import pytest
 import torch
 from distributed.running import MODEL, losses, train
@@ -190,6 +191,23 @@ def test_an_example_by_itself_has_the_loss_and_gradient_of_a_plain_loop(tmp_path
         norm = torch.cat([each.flatten() for each in torch.autograd.grad(loss, list(model.parameters()))]).norm()
         assert inspect_step.by_itself(trainer, number, 0) == (pytest.approx(loss.item()), pytest.approx(norm.item()), 1)
         assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_an_example_of_a_mixture_is_shown_from_its_own_set(tmp_path, monkeypatch):
+    """Its sets are not in the order of the configuration."""
+    monkeypatch.chdir(tmp_path)
+    Path("web.csv").touch()
+    table = pyarrow.table({"line": [7, 8, 2], "text": ["a question", "b", "c"], "text_pair": ["its context", "d", "e"]})
+    examples = SimpleNamespace(table=table, lengths=SimpleNamespace(sets={"code": [1, 1], "train": [1]}))
+    trainer = SimpleNamespace(train=SimpleNamespace(block_length=None), data=SimpleNamespace(train=examples))
+    data = {"train": {"path": "web.csv"}, "train_sets": {"code": {"path": "code-*.csv"}}}
+    describe = inspect_step.descriptions(trainer, SimpleNamespace(settings={"data": data}))
+    assert [describe(number) for number in (0, 2)] == [("code, line 7", "a question | its context"), ("web.csv, line 2", "c | e")]
+
+
+def test_examples_that_a_loss_compares_have_none_by_themselves(monkeypatch, capsys):
+    trainer = SimpleNamespace(planned=SimpleNamespace(stream=None), state=SimpleNamespace(task=SimpleNamespace(whole_batches=True)))
+    assert inspect_step.each_example(trainer, None, None) == [] and "none has one by itself" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("texts", "text"), [({"texts": ["a", "a prompt", "c"]}, "a prompt"), ({}, "")])
