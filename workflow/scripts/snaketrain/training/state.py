@@ -117,13 +117,13 @@ class StepOutcome:
     counted_here: float
     gradient_norm: Tensor
     learning_rate: float
-    norm_before: Tensor | None = None  # also of a spike, whose `gradient_norm` is NaN
+    raw_norm: Tensor | None = None  # also of a spike, whose `gradient_norm` is NaN
     logged: bool = False  # whether the metric window has counted it
     settled: bool = False  # whether it was recorded as applied or skipped
 
     def __post_init__(self) -> None:
         self._norm = HostCopy(self.gradient_norm)
-        self._norm_before = HostCopy(self.gradient_norm if self.norm_before is None else self.norm_before)
+        self._raw_norm = self._norm if self.raw_norm is None else HostCopy(self.raw_norm)
 
     @cached_property
     def applied(self) -> bool:
@@ -133,7 +133,7 @@ class StepOutcome:
     @property
     def found_norm(self) -> float:
         """The norm of the gradients, whatever was done with them."""
-        return self._norm_before.item()
+        return self._raw_norm.item()
 
 
 def seed_step(seed: int, step: int, objective: int, strategy: Strategy) -> None:

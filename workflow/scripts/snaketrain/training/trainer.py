@@ -181,8 +181,8 @@ class Trainer:
         of_groups = {group: each * state.rate_scale for group, each in self.plan.group_rates_at(planned.step).items()}
         losses, norm = train_step(state, rate, partial(self.accumulation.forward_backward, state, planned), of_groups)
         self.settle()  # the step before, which the device has finished by now
-        found = norm_of([*state.spikes.newest.values()]) if state.spikes else norm
-        self.newest = StepOutcome(planned.step, planned.ids, losses, planned.denominator, planned.counted_here, norm, rate, found)
+        raw = norm_of([*state.spikes.newest.values()]) if state.spikes else None
+        self.newest = StepOutcome(planned.step, planned.ids, losses, planned.denominator, planned.counted_here, norm, rate, raw)
 
     def after_step(self, outcome: StepOutcome | None) -> None:
         """Log, evaluate and save according to the plan. Where the task has left a step out, the outcome is an earlier one's."""
