@@ -10,7 +10,8 @@ from pipeline.warm_python import warm_python
 from workspace import make_workspace
 
 from snaketrain.evaluation import comparing
-from snaketrain.evaluation.comparing import curves, differing_settings, seconds_training
+from snaketrain.evaluation.comparing import differing_settings
+from snaketrain.evaluation.journals import curves, seconds_training
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.stages import settings_words
 

@@ -11,7 +11,7 @@ import pytest
 import select_checkpoint
 from select_checkpoint import rank_checkpoints
 from snaketrain.config.schema import Select, Train
-from snaketrain.evaluation.comparing import curves
+from snaketrain.evaluation.journals import curves
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime import manifests
 from snaketrain.runtime.manifests import Manifest, content_digest, digests, file_digest, read_manifest, write_manifest

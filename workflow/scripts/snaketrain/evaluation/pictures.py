@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from snaketrain.evaluation import COLOURS
-from snaketrain.evaluation.comparing import Curves, Row, SeedGroup, differing_settings
+from snaketrain.evaluation.comparing import Row, SeedGroup, differing_settings
+from snaketrain.evaluation.journals import Curves
 from snaketrain.evaluation.results import Axes, Line2D, LineCollection, as_address, plt
 from snaketrain.labels.base import drawable
 from snaketrain.runtime.credentials import hidden

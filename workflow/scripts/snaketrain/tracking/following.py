@@ -13,7 +13,8 @@ from pathlib import Path
 
 from mlflow.exceptions import MlflowException
 
-from snaketrain.evaluation.comparing import differing_settings, points, standing
+from snaketrain.evaluation.comparing import differing_settings
+from snaketrain.evaluation.journals import points, standing
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import CHUNK_BYTES, all_events, events_named, goodput, read_events

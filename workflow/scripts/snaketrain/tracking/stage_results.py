@@ -5,7 +5,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from snaketrain.evaluation.comparing import standing
+from snaketrain.evaluation.journals import standing
 from snaketrain.runtime.manifests import Manifest, write_checked
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked

@@ -10,7 +10,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from snaketrain.cli import commands
-from snaketrain.evaluation.comparing import baseline, warnings_of
+from snaketrain.evaluation.comparing import baseline
+from snaketrain.evaluation.journals import warnings_of
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import Event

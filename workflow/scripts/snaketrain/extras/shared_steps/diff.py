@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
-from snaketrain.evaluation.comparing import Curves, curves
+from snaketrain.evaluation.journals import Curves, curves
 from snaketrain.orchestration.command_line import begun_training
 from snaketrain.runtime.journal import Event, executions, read_events
 from snaketrain.runtime.manifests import Manifest, read_checked, read_manifest
