@@ -78,9 +78,15 @@ def test_the_hub_reads_it(run):
 @pytest.mark.parametrize(("differences", "outcome"), [([], "equal, bit for bit"), (["loss"], "DIFFERENT in steps 1 to 6")])
 def test_it_says_what_replays_have_found(run, differences, outcome):
     intervals = [{"first": 0, "last": 6, "differences": differences}, {"first": 8, "last": 9, "differences": []}]
-    found = {"identity": read_manifest(run / "training/manifest.json").identity, "time": 0.0, "intervals": intervals}
+    found = {
+        "identity": read_manifest(run / "training/manifest.json").identity,
+        "time": 0.0,
+        "intervals": intervals,
+        "damage": ["journal"] * len(differences),
+    }
     write_checked(run / "training/verified.json", found)
     assert f"losses of 7 steps, replayed by `snaketrain verify` on 1970-01-01, were {outcome}." in card(run).text
+    assert ("Damaged: journal." in card(run).text) == bool(differences)
     write_checked(run / "training/verified.json", found | {"identity": "of an earlier one"})
     assert "replayed" not in card(run).text
 

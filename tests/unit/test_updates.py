@@ -124,7 +124,7 @@ class SecondOfTwoPairs(Strategy):
     rank, world_size = 2, 4
 
     def all_gather_object(self, item: Any) -> list[Any]:
-        return [(0, True), item]
+        return [(0, True, True), item]
 
 
 def test_ranks_are_those_of_all_processes():

@@ -210,11 +210,12 @@ def verified(training: Manifest) -> list[str]:
         return []
     steps = sum(each["last"] - each["first"] for each in found["intervals"])
     different = [f"{each['first'] + 1} to {each['last']}" for each in found["intervals"] if each["differences"]]
+    damage = f" Damaged: {plain('; '.join(found['damage']))}." if found["damage"] else ""
     outcome = f"DIFFERENT in steps {', '.join(different)}" if different else "equal, bit for bit"
     day = time.strftime("%Y-%m-%d", time.localtime(found["time"]))
     return [
         "## Replayed",
-        f"Weights, optimizer state and losses of {steps} steps, replayed by `snaketrain verify` on {day}, were {outcome}.",
+        f"Weights, optimizer state and losses of {steps} steps, replayed by `snaketrain verify` on {day}, were {outcome}.{damage}",
     ]
 
 

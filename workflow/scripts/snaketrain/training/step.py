@@ -223,9 +223,11 @@ class BadSteps:
 
 def bad_ranks(strategy: Strategy, outcome: StepOutcome) -> list[int] | None:
     """The ranks whose losses are not finite; None where nothing is wrong, and only the loss scale was too high for fp16."""
-    mine = (strategy.rank, all(bool(loss.isfinite()) for name, loss in outcome.losses.items() if is_loss(name)))
-    found = strategy.all_gather_object(mine)  # of each group of ranks that share a batch, one
-    too_high = strategy.scaler.is_enabled() and strategy.scaler.get_scale() >= 1.0 and not math.isfinite(outcome.found_norm)
-    if all(finite for _, finite in found) and too_high:
+    has_finite_losses = all(bool(loss.isfinite()) for name, loss in outcome.losses.items() if is_loss(name))
+    found = strategy.all_gather_object(
+        (strategy.rank, has_finite_losses, math.isfinite(outcome.found_norm))
+    )  # one of each group that shares a batch
+    overflows = strategy.scaler.is_enabled() and strategy.scaler.get_scale() >= 1.0 and not all(norm for *_, norm in found)
+    if all(losses for _, losses, _ in found) and overflows:
         return None  # the scaler has lowered its scale; below 1 the scale is not the reason
-    return [rank for rank, finite in found if not finite]
+    return [rank for rank, losses, _ in found if not losses]
