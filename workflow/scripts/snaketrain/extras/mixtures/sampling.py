@@ -1,7 +1,8 @@
 """Which examples of which training set each step takes: a pure function of the step, whatever the number of processes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -83,16 +84,25 @@ class MixedBatches(Batches):
 
     def _make_window(self, first: int, last: int) -> list[np.ndarray]:
         places = [self._places(step) for step in range(first, last + 1)]
-        order = np.random.default_rng([self.seed, first, 0, DRAW]).permutation(last - first)
-        batches: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in order]
+        rank = np.random.default_rng([self.seed, first, 0, DRAW]).permutation(last - first).argsort()  # of a step's batch, by length
+        batches: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in rank]
         for name, start in self.starts.items():
-            ids, lengths = by_length(*self.walks[name].between(places[0][name], places[-1][name]))
-            done = 0
-            for step in order.tolist():
-                end = done + places[step + 1][name] - places[step][name]
-                batches[step].append((start + ids[done:end], lengths[done:end]))
-                done = end
+            at = [place[name] for place in places]
+            for steps in self._of_one_epoch(name, at):
+                ids, lengths = by_length(*self.walks[name].between(at[steps[0]], at[steps[-1] + 1]))
+                done = 0
+                for step in sorted(steps, key=rank.__getitem__):
+                    end = done + at[step + 1] - at[step]
+                    batches[step].append((start + ids[done:end], lengths[done:end]))
+                    done = end
         return [by_length(*map(np.concatenate, zip(*parts, strict=True)))[0] for parts in batches]
+
+    def _of_one_epoch(self, name: str, at: list[int]) -> Iterator[list[int]]:
+        """The steps of a window, apart where the set begins anew: copies of an example would be neighbours by length, and in one batch."""
+        size = self.walks[name].size
+        epochs = [(start // size, (end - 1) // size) for start, end in pairwise(at)]
+        for _, steps in groupby(range(len(epochs)), epochs.__getitem__):
+            yield [*steps]
 
     def _places(self, step: int) -> dict[str, int]:
         """How many examples of each set the steps up to this one take."""

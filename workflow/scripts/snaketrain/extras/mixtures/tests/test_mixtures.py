@@ -102,6 +102,20 @@ def test_nothing_of_a_set_comes_again_before_all_has_come(section, monkeypatch):
         assert sorted(taken_in_all) == sorted(walk.between(0, len(taken_in_all))[0])
 
 
+@pytest.mark.parametrize("batch_size", [4, 7, 16])
+def test_whatever_the_step_no_example_was_taken_twice_more_than_another(batch_size):
+    """Sorted by length over several epochs of a set, the copies of an example came together, in one batch."""
+    train = settings({"phases": TWO}, batch_size=batch_size)
+    steps = steps_of(train)
+    for name, start in planned(train)[1].starts.items():
+        seen = np.zeros(SIZES[name], int)
+        for ids in steps:
+            np.add.at(seen, ids[(ids >= start) & (ids < start + SIZES[name])] - start, 1)
+            assert seen.max() - seen.min() <= 1
+    batch = mixed(["train"]).sets["train"][by_set(train, steps[:1])["train"]]
+    assert batch.max() - batch.min() < 15, "of similar length"
+
+
 def test_a_step_is_the_same_wherever_the_training_resumes_and_of_all_ranks_together():
     train = settings({"phases": TWO, "by": "tokens"})
     whole = steps_of(train)
