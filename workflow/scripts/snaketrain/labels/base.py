@@ -13,6 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -256,6 +257,14 @@ class LabelKind:
     report: type[Report]
     has_classes: bool = True  # whether `data.labels` may name classes
     served: bool = False  # whether a label and its probability are an answer, as of a model that MLflow serves
+
+
+def wilson_interval(right: int, examples: int, confidence: float) -> list[float]:
+    """Of a share. It stays within 0 and 1, and holds for few examples."""
+    share, z = right / examples, NormalDist().inv_cdf((1 + confidence) / 2)
+    centre, half = share + z**2 / (2 * examples), z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2)
+    low, high = ((centre + sign * half) / (1 + z**2 / examples) for sign in (-1, 1))
+    return [low if right else 0.0, high if right < examples else 1.0]
 
 
 def drawable(name: object, most: int = 100) -> str:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from snaketrain.labels.base import BLUE, MISSING, MOST_CHARACTERS, UNKNOWN, VALID, LabelKind, Panel, Parser, as_text, drawable, is_missing
+from snaketrain.labels.base import (
+    BLUE,
+    MISSING,
+    MOST_CHARACTERS,
+    UNKNOWN,
+    VALID,
+    LabelKind,
+    Panel,
+    Parser,
+    as_text,
+    drawable,
+    is_missing,
+    wilson_interval,
+)
 from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, CountsForReport, focal
 
 if TYPE_CHECKING:
@@ -113,7 +124,7 @@ class OneClassReport(ClassReport):
         scores = {
             **({"loss": float(np.mean(rows["loss"]))} if "loss" in rows else {}),
             "accuracy": float(right.mean()),
-            "interval": self.wilson_interval(int(right.sum()), len(labels), confidence),
+            "interval": wilson_interval(int(right.sum()), len(labels), confidence),
             "confidence": confidence,
             "macro_f1": found.macro_f1,
             "majority_accuracy": float(found.true.max() / len(labels)),
@@ -125,14 +136,6 @@ class OneClassReport(ClassReport):
             return scores | {"confused": self.confused(labels, predicted)}
         pairs = np.bincount(labels * len(self.names) + predicted, minlength=len(self.names) ** 2)
         return scores | {"confusion": pairs.reshape(len(self.names), -1).tolist()}
-
-    @staticmethod
-    def wilson_interval(right: int, examples: int, confidence: float) -> list[float]:
-        """Of a share. It stays within 0 and 1, and holds for few examples."""
-        share, z = right / examples, NormalDist().inv_cdf((1 + confidence) / 2)
-        centre, half = share + z**2 / (2 * examples), z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2)
-        low, high = ((centre + sign * half) / (1 + z**2 / examples) for sign in (-1, 1))
-        return [low if right else 0.0, high if right < examples else 1.0]
 
     def confused(self, labels: np.ndarray, predicted: np.ndarray) -> JsonObject:
         """Instead of a matrix that would be too large: the number of pairs that were confused, and the most frequent of them."""

@@ -76,6 +76,7 @@ def test_figures_follow_from_the_predictions(finished, run):
     for name, column in {"accuracy": "predicted", "normalized_accuracy": "normalized_predicted"}.items():
         right = sum(row["label"] == row[column] for row in rows) / len(rows)
         assert results["metrics"][name] == pytest.approx(right) and right > 0.85
+    assert results["interval"][0] < results["metrics"]["accuracy"] <= results["interval"][1]
     assert run == "writer" or all(row["predicted"] == row["normalized_predicted"] for row in rows)
     assert results["baselines"]["majority"]["accuracy"] < 0.6 and all(
         int(row["predicted"]) < len(row["text_pair"].split("\n")) for row in rows
