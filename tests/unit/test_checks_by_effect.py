@@ -41,6 +41,7 @@ import sys
 import time
 
 import torch  # noqa: E402
+from torch.testing._internal.two_tensor import TwoTensor
 from snaketrain import Callback, Trainer
 from snaketrain.strategies.ddp import Ddp
 from snaketrain.tasks.metrics import Sum
@@ -72,6 +73,12 @@ class Values(Net):
 
 def adam(params, lr):
     torch.optim.Adam(params, lr=lr)
+
+
+class Compressed(torch.optim.SGD):
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["mean"] = TwoTensor(parameter.grad, parameter.grad)
 
 
 def stops(params, lr):
@@ -177,6 +184,7 @@ WRONG = [
     (BASE, "train.groups", GROUPS, "train.groups.1.match: \"bert.embeddings.*\" only matches parameters that train.groups.0 ('bert.*') takes first", "shadowed"),
     (BASE, "train.optimizer", "mine.py:adam", "train.optimizer.use: `mine.py:adam` returns nothing, not an optimizer", "no optimizer"),
     (BASE, "train.optimizer", "mine.py:stops", "train.optimizer: `mine.py:stops` ends the process by SystemExit(3)", "exits"),
+    (BASE, "train.optimizer", "mine.py:Compressed", "train.optimizer: it keeps its state in tensors of a class of its own (TwoTensor)", "no exact resume"),
     (BASE, "train.optimizer", {"use": "torch.optim.AdamW", "arguments": {"eps": -1}}, "train.optimizer: torch.optim.AdamW: Invalid epsilon", "refused by torch"),
     (MODULE, "train.task.arguments.losses.output.use", "mine.py:loss_maker", "train.task", "a factory, not a loss"),
     (MODULE, "train.task.arguments.losses.output.target", "taget", "train.task.arguments.losses.output.target: the data has no field 'taget'. It has: inputs, target", "no such field"),

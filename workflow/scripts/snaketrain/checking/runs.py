@@ -30,6 +30,7 @@ from snaketrain.data.cells import BadData
 from snaketrain.orchestration.own_files import references, uses_in
 from snaketrain.runtime.loaded_code import is_own
 from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.strategies.shards import named_state
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.metrics import metrics_of_settings
 from snaketrain.training.building import add_metrics
@@ -156,14 +157,15 @@ class Checks:
         self.findings.attempt("train.trainer.use", run.train.trainer.use, lambda: trainer_class(run.train))
 
     def optimizer(self, run: Settings, where: str, setting: Use) -> bool:
-        """Made for one matrix, and stepped."""
+        """Made for one matrix, which is large enough for states in 8 bits, and stepped."""
 
         def make() -> bool:
-            matrix = nn.Parameter(torch.ones(2, 2))
+            matrix = nn.Parameter(torch.ones(64, 64))
             members = [{"params": [matrix], "weight_decay": run.train.weight_decay}]
             optimizer = one_optimizer(setting, where, members, run.train.learning_rate, None, {})
-            matrix.grad = torch.ones(2, 2)
+            matrix.grad = torch.ones_like(matrix)
             optimizer.step()
+            named_state(optimizer, {"matrix": matrix}, lambda value, _: value)
             return True
 
         return bool(self.findings.attempt(where, setting.use, make, "Correct it, or its arguments"))

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor, Placement, distribute_tensor
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from snaketrain.models import ParameterGroups
 
@@ -95,6 +96,12 @@ def named_state(
     found: dict[str, ParameterState] = {}
     for name, parameter in parameters.items():
         if state := optimizer.state.get(parameter):
+            for value in state.values():
+                if is_traceable_wrapper_subclass(value) and not isinstance(value, DTensor):
+                    raise SystemExit(
+                        f"train.optimizer: it keeps its state in tensors of a class of its own ({type(value).__name__}), which checkpoints "
+                        "do not keep as they are: a resumed training would differ. For states in 8 bits use bitsandbytes.optim.AdamW8bit."
+                    )
             found[name] = {key: whole(value, parameter) if isinstance(value, Tensor) else value for key, value in state.items()}
     return found
 
