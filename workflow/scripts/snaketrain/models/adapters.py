@@ -4,7 +4,8 @@ Checkpoints hold what is trained, under the names that it has in the model; `to_
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,24 @@ def frozen_names(module: nn.Module) -> set[str]:
     if config_of(module) is None:
         return set()
     return {name for name, parameter in module.named_parameters(remove_duplicate=False) if not parameter.requires_grad}
+
+
+@contextmanager
+def without_adapters(module: nn.Module) -> Iterator[None]:
+    """Let it compute as the pretrained model does.
+
+    Not by peft's `enable_adapters`: it also changes which parameters are trained, while FSDP may hold them.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [part for part in module.modules() if isinstance(part, BaseTunerLayer)]
+    try:
+        for layer in layers:
+            layer._disable_adapters = True
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
 
 
 def describe_adapters(module: nn.Module, folder: Path) -> None:

@@ -17,8 +17,8 @@ def problems_of_run(run: Settings) -> Iterator[str]:
     loss = task.arguments.get("loss", "dpo")
     if loss in WITH_REFERENCE and run.model.source is None:
         yield f"model.source: is missing: `{loss}` holds the model to where it started, and one with random weights knows nothing. Name trained weights."
-    if loss in WITH_REFERENCE and run.model.adapters:
-        yield "model.adapters: cannot be merged where there is a reference as well. Remove them, or use orpo or a reward model."
+    if run.model.adapters and run.model.adapters.lora_dropout:
+        yield "model.adapters.lora_dropout: has no effect, since preferences are learnt without dropout. Remove it."
     if loss != "kto":
         return
     why = "`kto` compares each answer with a mean over the whole batch, and a microbatch has only a part of it"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from torch.nn.functional import logsigmoid
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.extras.preferences import WITH_REFERENCE
 from snaketrain.extras.preferences.pairs import SIDES
+from snaketrain.models.adapters import config_of, without_adapters
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.models.token_losses import NO_TARGET, can_be_probed, refuse_later_tokens, token_losses
 from snaketrain.runtime.strict_json import JsonObject
@@ -73,7 +75,13 @@ class Preferences(Task):
             check_vocabulary(made["model"], data["vocab_size"])
             if can_be_probed(made["model"]):
                 refuse_later_tokens(made["model"], model["use"])
-        if self.loss in WITH_REFERENCE:
+        if self.loss in WITH_REFERENCE and model.get("adapters"):
+            if heads := getattr(config_of(made["model"]), "modules_to_save", None):
+                raise SystemExit(
+                    f"model.adapters: {', '.join(heads)} would be trained in full, and the reference is the model without its adapters. "
+                    "Remove them from modules_to_save, or name pretrained weights that have them."
+                )
+        elif self.loss in WITH_REFERENCE:
             made["reference"] = make_model(model, folder, always, {}).requires_grad_(False)
         for module in made.values():  # answers and modules are compared, so that dropout would be noise in every margin
             for part in module.modules():
@@ -147,9 +155,10 @@ class Preferences(Task):
         return -(1 - self.label_smoothing) * logsigmoid(margins) - self.label_smoothing * logsigmoid(-margins)
 
     def log_ratios(self, modules: Modules, batch: Batch) -> Tensor:
-        """How much more probable the model finds the answers than the reference does."""
-        with torch.no_grad():
-            before = self.log_probabilities(modules["reference"], batch)
+        """How much more probable the model finds the answers than the reference does, which is a copy of it or, with adapters, itself without these."""
+        adapted = "reference" not in modules
+        with torch.no_grad(), without_adapters(modules["model"]) if adapted else nullcontext():
+            before = self.log_probabilities(modules["model" if adapted else "reference"], batch)
         return self.log_probabilities(modules["model"], batch) - before
 
     def log_probabilities(self, module: nn.Module, batch: Batch) -> Tensor:

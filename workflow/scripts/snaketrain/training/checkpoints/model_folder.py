@@ -65,9 +65,13 @@ def merge(training: Manifest, data: Manifest, fetched: Manifest, folder: Path) -
     train, model = Train.model_validate(training.settings["train"]), Model.model_validate(training.settings["model"])
     task: Task = load(train.task.use, "tasks")(**resolved(train.task.arguments))
     facts = data.facts | {"tokenizer_folder": str(merged)}  # where it was exported to
-    ((name, module),) = task.build(model.model_dump(exclude={"adapters"}), fetched.model_files, facts).items()
+    built = task.build(model.model_dump(exclude={"adapters"}), fetched.model_files, facts)
     described = json.loads(training.file(f"adapter/{ADAPTER_CONFIG}").read_text(encoding="utf-8"))
-    as_trained(module, model.model_dump()["adapters"], described["modules_to_save"] or [])
+    for each in built.values():
+        as_trained(each, model.model_dump()["adapters"], described["modules_to_save"] or [])
+    (name, module), *without = built.items()
+    for other, pretrained in without:  # such as the reference of preferences, which in the training is the model without adapters
+        save_weights(pretrained, merged, other)
     trained = read_weights(merged, name)
     own, parameters = module.state_dict(), dict(module.named_parameters())
     module.load_state_dict({key: tensor for key, tensor in trained.items() if key in own}, strict=False)  # heads and buffers

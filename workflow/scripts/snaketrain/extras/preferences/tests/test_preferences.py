@@ -19,6 +19,7 @@ from snaketrain.checking import Findings
 from snaketrain.checking.runs import check
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Model, Settings
+from snaketrain.config.schema.model import Adapters
 from snaketrain.data.cells import BadData
 from snaketrain.extras.preferences.check import problems_of_run
 from snaketrain.extras.preferences.pairs import Pairs
@@ -83,6 +84,7 @@ def finished(tmp_path_factory, tokenizer, weights) -> Path:
     path = write(folder / "pairs.jsonl", pairs(81))  # of which the training gets 49, so that a last batch has a single one
     source = {"use": "snaketrain.extras.preferences.pairs.Pairs", "arguments": {"path": str(path), "tokenizer": str(tokenizer)}}
     orpo = {"train.task.arguments": {"loss": "orpo"}, "train.learning_rate": 5e-2, "model.adapters": ADAPTERS}
+    lora = {"train.learning_rate": 5e-2, "model.adapters": ADAPTERS}
     kto = {"train.task.arguments": KTO, "data.train.arguments.mismatched": True}
     reward = {"train.task.arguments": {"loss": "reward"}, "model.use": "transformers.LlamaForSequenceClassification"}
     make_workspace(
@@ -92,7 +94,14 @@ def finished(tmp_path_factory, tokenizer, weights) -> Path:
         train=TRAIN | {"learning_rate": 1e-2},
         select={"metric": "accuracy"},
         tracking=configuration()["tracking"] | {"log_every_steps": 1},
-        runs={"one": {}, "sharded": {"compute.processes": 2, "train.strategy": "fsdp"}, "reward": reward, "orpo": orpo, "kto": kto},
+        runs={
+            "one": {},
+            "sharded": {"compute.processes": 2, "train.strategy": "fsdp"},
+            "reward": reward,
+            "orpo": orpo,
+            "kto": kto,
+            "lora": lora,
+        },
     )
     snakemake(folder)
     return folder
@@ -117,8 +126,11 @@ def test_two_processes_equal_one_and_preferences_are_learnt(finished):
     assert rewards["accuracy"] > 0.9 and rewards["margin"] > 0.1
 
 
-@pytest.mark.parametrize(("run", "arguments", "rate", "adapters"), [("orpo", {"loss": "orpo"}, 5e-2, ADAPTERS), ("kto", KTO, 1e-2, None)])
-def test_two_processes_equal_one(finished, tmp_path, run, arguments, rate, adapters):
+@pytest.mark.parametrize(("run", "arguments", "rate", "adapters", "strategy"), [
+    ("orpo", {"loss": "orpo"}, 5e-2, ADAPTERS, "ddp"), ("kto", KTO, 1e-2, None, "ddp"),
+    ("lora", {}, 5e-2, ADAPTERS, "ddp"), ("lora", {}, 5e-2, ADAPTERS, "fsdp"),
+])  # fmt: skip
+def test_two_processes_equal_one(finished, tmp_path, run, arguments, rate, adapters, strategy):
     (data,) = (
         path
         for path in finished.glob("results/data/*/manifest.json")
@@ -126,7 +138,7 @@ def test_two_processes_equal_one(finished, tmp_path, run, arguments, rate, adapt
     )
     (pretrained,) = finished.glob("results/models/*/manifest.json")
     model = Model(use="transformers.LlamaForCausalLM", source={"path": "given"}, adapters=adapters)
-    settings = TRAIN | {"task": {"use": "preferences", "arguments": arguments}, "learning_rate": rate}
+    settings = TRAIN | {"task": {"use": "preferences", "arguments": arguments}, "learning_rate": rate, "strategy": strategy}
     on_two = train(data, tmp_path / "two", 2, model=model, pretrained=pretrained, **settings)
     on_one = {event["step"]: event["metrics"]["loss"] for event in events(finished, run, "train")}
     assert len(on_one) > 5 and {step: on_two[step] for step in on_one} == pytest.approx(on_one, rel=1e-5)
@@ -147,7 +159,14 @@ def test_orpo_learns_with_adapters_and_without_a_reference(finished):
     assert {path.name for path in (finished / "results/runs/orpo/selection/model").glob("*.safetensors")} == {"model.safetensors"}
 
 
-@pytest.mark.parametrize("run", ["one", "sharded"])
+def test_with_adapters_the_model_without_them_is_the_reference(finished):
+    before, *_, after = journal(finished, "lora", "eval")
+    assert before["loss"] == pytest.approx(0.693147, abs=1e-5) and after["margin"] > 0.1 and after["accuracy"] > 0.9
+    for checkpoint in (finished / "results/runs/lora/training/checkpoints").glob("step-*"):
+        assert {path.name for path in checkpoint.glob("*.safetensors")} == {"model.safetensors"}
+
+
+@pytest.mark.parametrize("run", ["one", "sharded", "lora"])
 def test_an_evaluation_compares_with_the_same_reference(finished, weights, run):
     last = journal(finished, run, "eval")
     results = json.loads((finished / f"results/runs/{run}/evaluation/dev_results.json").read_text())["metrics"]
@@ -303,12 +322,20 @@ def test_what_a_reference_cannot_have_is_refused_before_any_job():
     (random,) = problems_of_run(settings({}))
     assert random.startswith("model.source: is missing: `dpo` holds the model to where it started")
     pretrained = {"source": {"path": "llama"}}
-    (adapted,) = problems_of_run(settings({}, pretrained | {"adapters": {"r": 2}}))
-    assert adapted.startswith("model.adapters: cannot be merged")
+    (adapted,) = problems_of_run(settings({}, pretrained | {"adapters": {"r": 2, "lora_dropout": 0.1}}))
+    assert adapted.startswith("model.adapters.lora_dropout: has no effect")
     assert not [
+        *problems_of_run(settings({}, pretrained | {"adapters": {"r": 2}})),
         *problems_of_run(settings({"loss": "orpo"})),
         *problems_of_run(settings({"loss": "reward"}, pretrained | {"adapters": {"r": 2}})),
     ]
+
+
+def test_a_head_that_is_trained_in_full_is_refused_beside_adapters(tokenizer, weights):
+    adapters = Adapters(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"]).model_dump()
+    model = {"use": "transformers.LlamaForCausalLM", "arguments": {}, "adapters": adapters}
+    with pytest.raises(SystemExit, match=r"model\.adapters: lm_head would be trained in full"):
+        Preferences().build(model, weights, facts_of(tokenizer))
 
 
 def test_a_step_of_each_loss_can_be_tried_before_any_job(tokenizer, weights, tmp_path):
@@ -322,7 +349,12 @@ def test_a_step_of_each_loss_can_be_tried_before_any_job(tokenizer, weights, tmp
         "model": {"use": "transformers.LlamaForCausalLM", "source": {"path": str(weights)}},
         "train": {"task": {"use": "preferences"}, "steps": 2},
         "select": {"metric": "accuracy"},
-        "runs": {"dpo": {}, "orpo": {"train.task.arguments": {"loss": "orpo"}, "model.adapters": ADAPTERS}, "kto": kto},
+        "runs": {
+            "dpo": {},
+            "orpo": {"train.task.arguments": {"loss": "orpo"}, "model.adapters": ADAPTERS},
+            "kto": kto,
+            "lora": {"model.adapters": ADAPTERS},
+        },
     }
     said: list[dict] = []
     check(read_runs(config), Findings(said.append), tmp_path)
@@ -330,7 +362,8 @@ def test_a_step_of_each_loss_can_be_tried_before_any_job(tokenizer, weights, tmp
     assert sum(found["attempt"] == "train.task" for found in said) == 2 * len(config["runs"])  # that the task is made, and takes a step
     path.write_text("{'prompt'")
     check(read_runs(config), Findings(said.append), tmp_path)
-    assert said[-1]["problem"].startswith(f"data.train: {path}, line 1: not JSON")
+    (problem, *_) = [found["problem"] for found in said if "problem" in found]
+    assert problem.startswith(f"data.train: {path}, line 1: not JSON")
 
 
 def test_kto_asks_for_other_answers_and_for_whole_batches(tokenizer, tmp_path):
