@@ -113,6 +113,7 @@ def test_it_has_figures_with_interval_and_baseline_limits_and_settings(run):
     assert f"weakest class on the test set is {plain(ODD)}: F1 0.2500 of 12" in text and "error).\n" in text
     assert "longer than 16 tokens are cut (2 of the training" in text and "duplicate 3" in text
     assert "| train.learning\\_rate | 0.001 |" in text and "| train.seed | 0 |" in text
+    assert "The interval is the 95% one over the examples (Wilson). The baseline is a constant answer." in text
     assert "sha256" not in text and "train.steps" not in text and "clip" not in text and "train.freeze" not in text
     assert "AutoModelForSequenceClassification.from_pretrained(" in text
 
@@ -157,6 +158,13 @@ def test_it_has_the_evaluation_sets_and_whichever_job_ends_last_writes_all(run, 
     assert "| emails | accuracy | 0.6000 |" in found.text and "| tweets | 40 | bad 9 |" in found.text and "old" not in found.text
     names = [(each.dataset_name, each.dataset_split) for each in found.data.eval_results]
     assert names == [("phrases", "test"), ("phrases", "test"), ("emails", None), ("tweets", None)]
+
+
+def test_without_a_baseline_it_says_nothing_of_one(run):
+    evaluate(run, read_manifest(run / "selection/manifest.json").content)
+    path = run / "evaluation/test_results.json"
+    write_json(path, json.loads(path.read_text()) | {"baselines": {}})
+    assert "constant answer" not in card(run).text
 
 
 def test_an_average_of_checkpoints_has_no_metrics_before_its_evaluation(run):

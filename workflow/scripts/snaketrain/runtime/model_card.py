@@ -161,8 +161,9 @@ def metrics_table(results: list[JsonObject], chosen: JsonObject) -> str:
             shown_interval = interval if name == "accuracy" else ""
             lines.append((SPLITS.get(each["split"], each["split"]), name, rounded(value, 4), shown_interval, constant))
     confidence = next((each["confidence"] for each in results if "confidence" in each), None)
-    interval = f"The interval is the {confidence:.0%} one over the examples (Wilson). " if confidence else ""
-    return f"{table(columns, lines)}\n\n{interval}The baseline is a constant answer."
+    said = [f"The interval is the {confidence:.0%} one over the examples (Wilson)."] if confidence else []
+    said += ["The baseline is a constant answer."] if any(each["baselines"] for each in results) else []
+    return "\n\n".join([table(columns, lines), " ".join(said)]).rstrip()
 
 
 def data_section(data: Manifest, evaluations: list[Manifest]) -> str:
