@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness import SCRIPTS, command_line, judge, write_figures
+from harness import SCRIPTS, about, command_line, judge, write_figures
 from workspace import make_workspace
 
 from snaketrain.tracking.following import Follower
@@ -101,7 +101,8 @@ def main() -> None:
     if BROWSER is None:
         raise SystemExit("no browser: apt install chromium")
     seconds = {str(runs): measured(runs, args.turns) for runs in args.runs}
-    write_figures(args.output, {"turns": args.turns, "seconds": seconds})
+    before = json.loads(args.output.read_text())["seconds"] if args.output.exists() else {}  # with other numbers of trainings
+    write_figures(args.output, {"turns": args.turns, "seconds": before | {runs: about() | found for runs, found in seconds.items()}})
     judge(
         {
             f"{name} of {runs} opens within {GOAL:g} s, {when}": each <= GOAL
