@@ -57,6 +57,11 @@ def test_several_classes_as_lists(prepared, tmp_path):
     assert found == [*map(tuple, TOPICS), None]
 
 
+def test_a_null_in_a_list_of_classes_is_an_error(prepared):
+    with pytest.raises(BadData, match=r"data\.label: .*line 2: column 'label' cannot be read \(a class in the list is null\)"):
+        prepared(jsonl([["music"], ["music", None]]), ending="jsonl", label_kind="classes", **WHOLE)
+
+
 def test_listed_classes_may_share_a_name_and_others_drop_the_row(prepared, monkeypatch):
     monkeypatch.setattr(surveying, "RARE", 1)
     labels = {"a": "one", "b": "one", "c": "two"}

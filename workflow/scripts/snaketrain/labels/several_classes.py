@@ -44,6 +44,8 @@ class SeveralClassesParser(Parser[tuple[str, ...] | None, list[int]]):
     def parse(self, cell: object) -> tuple[str, ...] | None:
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
             return None
+        if isinstance(cell, list) and None in cell:
+            raise ValueError("a class in the list is null")
         parts = cell if isinstance(cell, list) else (cell if isinstance(cell, str) else as_text(cell)).split(self.data.label_separator)
         return tuple(dict.fromkeys(name for name in map(as_text, parts) if name))
 
