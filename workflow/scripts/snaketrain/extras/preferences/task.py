@@ -113,7 +113,8 @@ class Preferences(Task):
         }  # fmt: skip
 
     def predict(self, outputs: Rewards, batch: Batch) -> Columns:
-        return {"margin": outputs.chosen - outputs.rejected, **self.losses_of_pairs(outputs)}
+        margins = outputs.chosen - outputs.rejected
+        return {"margin": margins, "accuracy": (margins > 0).long(), **self.losses_of_pairs(outputs)}  # by which runs are tested
 
     def losses_of_pairs(self, found: Rewards) -> dict[str, Tensor]:
         """None for KTO, whose loss in an evaluation would depend on how the set is divided into batches."""

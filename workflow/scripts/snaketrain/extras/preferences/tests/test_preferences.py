@@ -21,6 +21,7 @@ from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Model, Settings
 from snaketrain.config.schema.model import Adapters
 from snaketrain.data.cells import BadData
+from snaketrain.evaluation.predictions import metric_of, read_predictions
 from snaketrain.extras.preferences.check import problems_of_run
 from snaketrain.extras.preferences.pairs import Pairs
 from snaketrain.extras.preferences.task import Preferences, log_odds, point_of_batch
@@ -171,6 +172,9 @@ def test_an_evaluation_compares_with_the_same_reference(finished, weights, run):
     last = journal(finished, run, "eval")
     results = json.loads((finished / f"results/runs/{run}/evaluation/dev_results.json").read_text())["metrics"]
     assert any(results == pytest.approx(each, rel=1e-4, abs=1e-5) for each in last[1:])
+    folder = finished / f"results/runs/{run}/evaluation"
+    predictions = read_predictions(folder, "dev", json.loads((folder / "dev_results.json").read_text()))
+    assert all(metric_of(name, predictions) for name in ("accuracy", "margin", "loss")), "by which the comparison tests them"
     before, after = (load_file(folder / f"{name}.safetensors") for folder, name in (
         (weights, "model"), (finished / f"results/runs/{run}/selection/model", "reference")
     ))  # fmt: skip
