@@ -170,6 +170,15 @@ def test_mcnemar_is_the_binomial_test_of_the_examples_that_differ():
     assert not same.significant and same.low == pytest.approx(-same.high)
 
 
+def test_an_accuracy_that_is_a_share_of_each_example_is_not_counted_as_right_or_wrong():
+    """McNemar's test would count a text that is a token better as one that is right."""
+    shares = [np.random.default_rng(seed).uniform(0.4, 0.6, 50) + 0.01 * seed for seed in range(2)]
+    tables = [pd.DataFrame({"accuracy": each}).astype(str) for each in shares]
+    saved = [Predictions(None, [], {"accuracy": float(each.mean())}, table) for each, table in zip(shares, tables, strict=True)]
+    found = difference("accuracy", *(Contender([each.metrics["accuracy"]], [each]) for each in saved))
+    assert found.test == "paired bootstrap over the same examples" and found.low < shares[0].mean() - shares[1].mean() < found.high
+
+
 @pytest.mark.parametrize(("better", "worse"), [(0.05, 0), (0.5, 0), (0.1, 0.02), (0.3, 0.1), (0.08, 0.05), (0.05, 0.05)])
 @pytest.mark.parametrize("examples", [20, 100, 300])
 def test_the_interval_of_mcnemar_covers_the_gap(examples, better, worse):

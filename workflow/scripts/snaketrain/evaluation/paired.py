@@ -47,6 +47,11 @@ class Rows:
     scale: float
     examples: int
 
+    @property
+    def by_example(self) -> bool:
+        """Whether each says of an example that it is right or wrong."""
+        return self.scale < 1
+
     def variance(self, values: np.ndarray) -> float:
         return self.scale * float(np.nanvar(values, axis=0, ddof=1).sum())
 
@@ -69,7 +74,7 @@ def difference(metric: str, ours: Contender, theirs: Contender, level: float = E
         return over_seeds(ours.values, theirs.values, rows, level)
     if rows is None:
         return None
-    return mcnemar_test(rows.values) if metric in RIGHT_OR_WRONG else bootstrap(rows.values, rows.examples)
+    return mcnemar_test(rows.values) if rows.by_example else bootstrap(rows.values, rows.examples)
 
 
 def rows_of(metric: str, predictions: Sequence[Predictions]) -> Rows | None:
@@ -79,7 +84,9 @@ def rows_of(metric: str, predictions: Sequence[Predictions]) -> Rows | None:
     if examples < FEWEST or len(metrics) < len(predictions) or not of_the_same_examples(predictions):
         return None
     if metric in RIGHT_OR_WRONG:
-        return Rows(np.stack([right(each, metric) for each in predictions], axis=1), 1 / examples, examples)
+        each_right = np.stack([right(each, metric) for each in predictions], axis=1)
+        if np.isin(each_right, (0, 1)).all():  # an own task may have shares, such as of a text's tokens
+            return Rows(each_right, 1 / examples, examples)
     return Rows(resampled(metrics, examples), 1.0, examples)
 
 
