@@ -49,7 +49,7 @@ def outcomes(population: Population, repeats: int) -> dict[str, float]:
         for look, seeds in enumerate(LOOKS, 1):
             dev, test = (correct[split][:, :seeds] for split in ("dev", "test"))
             best, second = np.argsort(-dev.mean((1, 2)), kind="stable")
-            rows = Rows(np.concatenate([test[best], test[second]]).T.astype(float), 1 / population.examples, population.examples)
+            rows = Rows(np.concatenate([test[best], test[second]]).T.astype(float), population.examples, right_or_wrong=True)
             tested = over_seeds(*test[[best, second]].mean(2), rows, level_of(look))
             judged = Judged("", float(test[best].mean() - test[second].mean()), tested)
             if judged.is_better:

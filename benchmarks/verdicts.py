@@ -93,7 +93,7 @@ def rates_of_looking(looked_at: Sequence[int], population: Population, repeats: 
             dev, test = (correct[split][:, :seeds] for split in ("dev", "test"))
             best, second = np.argsort(-dev.mean((1, 2)), kind="stable")[:2]
             look = max(looks.number(compared, seeds) for compared in (f"{min(best, second)} {max(best, second)}", "all"))
-            rows = Rows(np.concatenate([test[best], test[second]]).T.astype(float), 1 / population.examples, population.examples)
+            rows = Rows(np.concatenate([test[best], test[second]]).T.astype(float), population.examples, right_or_wrong=True)
             for name, level in LEVELS.items():
                 tested = over_seeds(*test[[best, second]].mean(2), rows, level(look))
                 better[name] |= tested.significant and tested.low > 0

@@ -184,7 +184,7 @@ WRONG = [
     (BASE, "train.groups", GROUPS, "train.groups.1.match: \"bert.embeddings.*\" only matches parameters that train.groups.0 ('bert.*') takes first", "shadowed"),
     (BASE, "train.optimizer", "mine.py:adam", "train.optimizer.use: `mine.py:adam` returns nothing, not an optimizer", "no optimizer"),
     (BASE, "train.optimizer", "mine.py:stops", "train.optimizer: `mine.py:stops` ends the process by SystemExit(3)", "exits"),
-    (BASE, "train.optimizer", "mine.py:Compressed", "train.optimizer: it keeps its state in tensors of a class of its own (TwoTensor)", "no exact resume"),
+    (BASE, "train.optimizer", "mine.py:Compressed", "train.optimizer: Compressed keeps its state in tensors of a class of its own (TwoTensor)", "no exact resume"),
     (BASE, "train.optimizer", {"use": "torch.optim.AdamW", "arguments": {"eps": -1}}, "train.optimizer: torch.optim.AdamW: Invalid epsilon", "refused by torch"),
     (MODULE, "train.task.arguments.losses.output.use", "mine.py:loss_maker", "train.task", "a factory, not a loss"),
     (MODULE, "train.task.arguments.losses.output.target", "taget", "train.task.arguments.losses.output.target: the data has no field 'taget'. It has: inputs, target", "no such field"),

@@ -41,19 +41,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Rows:
-    """A column of values for each run; their variance times `scale` is the variance of the metric over samples of examples."""
+    """A column of values for each run: whether each example is right, or the metric on resampled examples."""
 
     values: np.ndarray
-    scale: float
     examples: int
-
-    @property
-    def by_example(self) -> bool:
-        """Whether each says of an example that it is right or wrong."""
-        return self.scale < 1
+    right_or_wrong: bool
 
     def variance(self, values: np.ndarray) -> float:
-        return self.scale * float(np.nanvar(values, axis=0, ddof=1).sum())
+        """Of the metric over samples of examples."""
+        return (1 / self.examples if self.right_or_wrong else 1.0) * float(np.nanvar(values, axis=0, ddof=1).sum())
 
 
 def level_of(look: int) -> float:
@@ -74,7 +70,7 @@ def difference(metric: str, ours: Contender, theirs: Contender, level: float = E
         return over_seeds(ours.values, theirs.values, rows, level)
     if rows is None:
         return None
-    return mcnemar_test(rows.values) if rows.by_example else bootstrap(rows.values, rows.examples)
+    return mcnemar_test(rows.values) if rows.right_or_wrong else bootstrap(rows.values, rows.examples)
 
 
 def rows_of(metric: str, predictions: Sequence[Predictions]) -> Rows | None:
@@ -86,8 +82,8 @@ def rows_of(metric: str, predictions: Sequence[Predictions]) -> Rows | None:
     if metric in RIGHT_OR_WRONG:
         each_right = np.stack([right(each, metric) for each in predictions], axis=1)
         if np.isin(each_right, (0, 1)).all():  # an own task may have shares, such as of a text's tokens
-            return Rows(each_right, 1 / examples, examples)
-    return Rows(resampled(metrics, examples), 1.0, examples)
+            return Rows(each_right, examples, right_or_wrong=True)
+    return Rows(resampled(metrics, examples), examples, right_or_wrong=False)
 
 
 def resampled(metrics: list[Metric], examples: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 
 from snaketrain.config.schema.data import SLICE
 from snaketrain.evaluation.predictions import Metric, Predictions, metric_of, right
-from snaketrain.labels.base import wilson_interval
+from snaketrain.labels.base import Report
 
 FEWEST, MOST = 20, 40  # examples of a value; values of a column, the most frequent ones
 DRAWS = 300  # resamples, from which a standard error is taken
@@ -41,7 +41,7 @@ def slices_of(predictions: Predictions, metric: str, confidence: float) -> list[
         chosen = np.bincount(rows, minlength=len(table)).astype(float)
         if metric == "accuracy" and predictions.form == "class":
             correct = int(right(predictions)[rows].sum())
-            low, high = wilson_interval(correct, len(rows), of_each)
+            low, high = Report.wilson_interval(correct, len(rows), of_each)
         else:
             low, high = resampled_interval(measure, rows, len(table), of_each)
         apart = "below" if high < whole else "above" if low > whole else ""

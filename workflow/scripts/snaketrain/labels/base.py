@@ -227,6 +227,14 @@ class Report(ABC):
         """The logits of those of the constant answers that are also measured by the other metrics of a task."""
         return {}
 
+    @staticmethod
+    def wilson_interval(right: int, examples: int, confidence: float) -> list[float]:
+        """Of a share. It stays within 0 and 1, and holds for few examples."""
+        share, z = right / examples, NormalDist().inv_cdf((1 + confidence) / 2)
+        centre, half = share + z**2 / (2 * examples), z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2)
+        low, high = ((centre + sign * half) / (1 + z**2 / examples) for sign in (-1, 1))
+        return [low if right else 0.0, high if right < examples else 1.0]
+
     def left_out(self, scored: bool) -> str:
         """What the files leave out, for the log; empty if nothing. `scored`: there are results besides the predictions."""
         return ""
@@ -257,14 +265,6 @@ class LabelKind:
     report: type[Report]
     has_classes: bool = True  # whether `data.labels` may name classes
     served: bool = False  # whether a label and its probability are an answer, as of a model that MLflow serves
-
-
-def wilson_interval(right: int, examples: int, confidence: float) -> list[float]:
-    """Of a share. It stays within 0 and 1, and holds for few examples."""
-    share, z = right / examples, NormalDist().inv_cdf((1 + confidence) / 2)
-    centre, half = share + z**2 / (2 * examples), z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2)
-    low, high = ((centre + sign * half) / (1 + z**2 / examples) for sign in (-1, 1))
-    return [low if right else 0.0, high if right < examples else 1.0]
 
 
 def drawable(name: object, most: int = 100) -> str:

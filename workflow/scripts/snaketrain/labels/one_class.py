@@ -5,20 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from snaketrain.labels.base import (
-    BLUE,
-    MISSING,
-    MOST_CHARACTERS,
-    UNKNOWN,
-    VALID,
-    LabelKind,
-    Panel,
-    Parser,
-    as_text,
-    drawable,
-    is_missing,
-    wilson_interval,
-)
+from snaketrain.labels.base import BLUE, MISSING, MOST_CHARACTERS, UNKNOWN, VALID, LabelKind, Panel, Parser, as_text, drawable, is_missing
 from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, CountsForReport, focal
 
 if TYPE_CHECKING:
@@ -124,7 +111,7 @@ class OneClassReport(ClassReport):
         scores = {
             **({"loss": float(np.mean(rows["loss"]))} if "loss" in rows else {}),
             "accuracy": float(right.mean()),
-            "interval": wilson_interval(int(right.sum()), len(labels), confidence),
+            "interval": self.wilson_interval(int(right.sum()), len(labels), confidence),
             "confidence": confidence,
             "macro_f1": found.macro_f1,
             "majority_accuracy": float(found.true.max() / len(labels)),

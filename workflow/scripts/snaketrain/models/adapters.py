@@ -105,7 +105,7 @@ def frozen_names(module: nn.Module) -> set[str]:
 def without_adapters(module: nn.Module) -> Iterator[None]:
     """Let it compute as the pretrained model does.
 
-    Not by peft's `enable_adapters`: it also changes which parameters are trained, while FSDP may hold them.
+    Not by peft's `enable_adapters`: it also clears `requires_grad`, which FSDP reads when it first gathers a parameter.
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
 

@@ -99,7 +99,7 @@ def named_state(
             for value in state.values():
                 if is_traceable_wrapper_subclass(value) and not isinstance(value, DTensor):
                     raise SystemExit(
-                        f"train.optimizer: it keeps its state in tensors of a class of its own ({type(value).__name__}), which checkpoints "
+                        f"train.optimizer: {type(optimizer).__name__} keeps its state in tensors of a class of its own ({type(value).__name__}), which checkpoints "
                         "do not keep as they are: a resumed training would differ. For states in 8 bits use bitsandbytes.optim.AdamW8bit."
                     )
             found[name] = {key: whole(value, parameter) if isinstance(value, Tensor) else value for key, value in state.items()}

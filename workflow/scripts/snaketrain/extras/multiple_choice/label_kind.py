@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from snaketrain.extras.multiple_choice import CHOICE_BREAK
-from snaketrain.labels.base import MISSING, VALID, Head, LabelKind, Parser, Report, Tally, as_text, is_missing, wilson_interval
+from snaketrain.labels.base import MISSING, VALID, Head, LabelKind, Parser, Report, Tally, as_text, is_missing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -156,7 +156,7 @@ class ChoiceReport(Report):
 
     def score(self, labels: np.ndarray, rows: Rows, confidence: float, bins: int) -> JsonObject:
         right = int((rows["predicted"].astype(int) == labels).sum())
-        return {"interval": wilson_interval(right, len(labels), confidence), "confidence": confidence}
+        return {"interval": self.wilson_interval(right, len(labels), confidence), "confidence": confidence}
 
     def baselines(self, labels: np.ndarray) -> dict[str, JsonObject]:
         import numpy as np
