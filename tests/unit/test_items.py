@@ -1,6 +1,7 @@
 """Dataset classes: the items of each split, the content of batches, and random numbers drawn for an item."""
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from snaketrain.config.schema import Data, Model, Train
 from snaketrain.data.cells import BadData
 from snaketrain.data.loading.training_data import Items, make_dataset, open_items
-from snaketrain.data.preparing import prepare_items
+from snaketrain.data.preparing import files_of_items, prepare_items
 from snaketrain.orchestration import code_digest
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
@@ -50,6 +51,14 @@ class Endless(torch.utils.data.IterableDataset):
 class Texts(Squares):
     def __getitem__(self, i):
         return "a text", i
+
+class Computing(Squares):
+    def __init__(self, count=100, name="root", rows=None):
+        super().__init__(count)
+        self.name, self.rows = name, rows
+
+    def precompute(self, numbers):
+        return {self.name: np.sqrt(numbers)[: self.rows], "both": np.stack([numbers, -numbers], 1)}
 
 class Collating(Squares):
     lengths = np.arange(100)
@@ -143,6 +152,27 @@ def test_random_numbers_elsewhere_are_unaffected(here):
         return random.random(), np.random.rand(), torch.rand(()).item()
 
     assert drawn(lambda: items.batch([1, 2], epoch=0)) == drawn(lambda: None)
+
+
+def test_what_is_computed_once_for_each_item_is_in_its_batches(here):
+    facts, splits = prepared(here, "mine.py:Computing", fields=["inputs", "target"], dev_fraction=0.2)
+    assert facts["splits"]["train"]["computed"] == ["root", "both"]
+    assert {f"{split}.{name}" for split in ("train", "dev") for name in ("npy", "root.npy", "both.npy")} <= {*files_of_items(facts)}
+    assert all((here / name).is_file() for name in files_of_items(facts))
+    for items in splits.values():
+        batch = items.batch([3, 0])
+        assert batch["root"].tolist() == pytest.approx(batch["inputs"].sqrt().tolist()) and batch["root"].dtype == torch.float32
+        assert batch["both"].tolist() == [[number, -number] for number in batch["inputs"].tolist()]
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"rows": 5}, "`precompute` gives, as `root` of 80 items, an array of float64 with the shape (5,). Give numbers, and a row for each item"),
+    ({"name": "a/b"}, "`precompute` names a field 'a/b'"),
+    ({"name": "inputs"}, "data.train: mine.py:Computing gives `inputs` in its items and by `precompute`"),
+])  # fmt: skip
+def test_what_cannot_be_computed_once_is_refused(here, arguments, words):
+    with pytest.raises((SystemExit, BadData), match=re.escape(words)):
+        prepared(here, "mine.py:Computing", fields=["inputs", "target"], train={"use": "mine.py:Computing", "arguments": arguments})
 
 
 def test_a_dataset_knows_whether_it_is_used_for_training(here):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 from unittest.mock import patch
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed._tools.fake_collectives  # registers what collectives return for fake tensors
@@ -40,7 +41,7 @@ from snaketrain.config.schema.data import stream_data_problems
 from snaketrain.config.schema.train import stream_training_problems
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.streams import is_stream
-from snaketrain.data.loading.training_data import Batch, Items, make, numbered, own_facts
+from snaketrain.data.loading.training_data import Batch, Items, make, numbered, own_facts, precomputed
 from snaketrain.models import Value, token_losses
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies import pipeline
@@ -103,7 +104,9 @@ def _of_class(run: Settings) -> Sample:
         return Sample(None, facts, problems=problems)
     items = numbered(dataset, source.use, "data.train")
     chosen = range(min(EXAMPLES, len(items)))
-    return Sample(Items(items, source.use, chosen, run.data.fields, 0).batch(chosen) if chosen else None, facts)
+    shapes = precomputed(items, source.use, np.array([], np.int64))
+    computed = {field: np.zeros((len(chosen), *values.shape[1:]), values.dtype) for field, values in shapes.items()}
+    return Sample(Items(items, source.use, chosen, run.data.fields, 0, computed).batch(chosen) if chosen else None, facts)
 
 
 # --- without memory, or where that is impossible, with little

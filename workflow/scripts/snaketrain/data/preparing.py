@@ -216,9 +216,10 @@ def label_counts(writer: SplitWriter) -> list[int]:
 
 
 def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS) -> JsonObject:
-    """Write `train.npy`, `dev.npy` and `test.npy`, or only those that are asked for; returns the facts about them."""
+    """Write `train.npy`, `dev.npy` and `test.npy`, or only those that are asked for, and what is computed once for their items; returns the facts
+    about them."""
     from snaketrain.data.loading.streams import is_stream
-    from snaketrain.data.loading.training_data import Items, described, make, numbered, own_facts
+    from snaketrain.data.loading.training_data import Items, described, make, numbered, own_facts, precomputed
 
     given = {split: source for split in SPLITS if (source := getattr(data, split))}
     made = {split: make(source.use, source.arguments, f"data.{split}") for split, source in given.items()}
@@ -236,14 +237,23 @@ def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS) -> J
     facts |= {"fields": data.fields, "datasets": {}, "splits": {}}
     for split in splits:
         origin = split if split in given else main
-        chosen, texts = numpy.flatnonzero(assigned[origin] == SPLITS.index(split)), getattr(datasets[origin], "texts", None)
+        use, chosen, texts = (
+            given[origin].use,
+            numpy.flatnonzero(assigned[origin] == SPLITS.index(split)),
+            getattr(datasets[origin], "texts", None),
+        )
         if not len(chosen) and split != "test" and "train" in given:
-            raise BadData(f"data.{split}: none of the {len(datasets[origin])} items of {given[origin].use} is left for it. Give more.")
-        facts["datasets"][split] = {"use": given[origin].use, "arguments": given[origin].arguments}
+            raise BadData(f"data.{split}: none of the {len(datasets[origin])} items of {use} is left for it. Give more.")
+        facts["datasets"][split] = {"use": use, "arguments": given[origin].arguments}
         facts["splits"][split] = {"examples": len(chosen), "labelled": True}
         if len(chosen):  # a look at the first one, so that items that cannot be read show here and not in the training
-            first = Items(datasets[origin], given[origin].use, chosen, data.fields, 0).batch([0])
-            facts["splits"][split]["fields"] = described(first)
+            first = Items(datasets[origin], use, chosen, data.fields, 0).batch([0])
+            computed = precomputed(datasets[origin], use, chosen)
+            if both := computed.keys() & first.keys():
+                raise BadData(f"data.{split}: {use} gives `{min(both)}` in its items and by `precompute`. Give the second another name.")
+            facts["splits"][split] |= {"fields": described(first), "computed": [*computed]}
+            for name, values in computed.items():
+                numpy.save(output / f"{split}.{name}.npy", values)
         numpy.save(output / f"{split}.npy", chosen)
         if texts is not None:
             facts["splits"][split]["texts"] = True
@@ -253,9 +263,11 @@ def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS) -> J
 
 def files_of_items(facts: JsonObject) -> list[str]:
     """What `prepare_items` has written."""
-    splits = [split for split, found in facts["splits"].items() if not found.get("stream")]
+    splits = {split: found for split, found in facts["splits"].items() if not found.get("stream")}
     return [
-        f"{split}.{ending}" for split in splits for ending in ("npy", "arrow") if ending == "npy" or facts["splits"][split].get("texts")
+        f"{split}.{ending}"
+        for split, found in splits.items()
+        for ending in ("npy", *(f"{name}.npy" for name in found.get("computed", ())), *(["arrow"] if found.get("texts") else []))
     ]
 
 
@@ -282,7 +294,12 @@ def _prepare_stream(data: Data, stream: "IterableDataset", output: Path) -> Json
 
     source = data.train
     assert source and source.use, "what makes the stream"
-    if problems := list(stream_data_problems(data)):
+    problems = list(stream_data_problems(data))
+    if hasattr(stream, "precompute"):
+        problems.append(
+            f"data.train: {source.use} has `precompute`, but is a stream, whose items have no numbers. Give it a length and indices."
+        )
+    if problems:
         raise BadData("\n".join(problems))
     facts = prepare_items(data.model_copy(update={"train": None}), output, SPLITS[1:])
     if not facts["splits"]["dev"]["examples"]:

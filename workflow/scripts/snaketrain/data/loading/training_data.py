@@ -128,7 +128,8 @@ def reproducible() -> Iterator[None]:
 
 @runtime_checkable
 class Dataset(Protocol):
-    """What a user's class must have. It may also have `lengths`, `collate(items)`, `training`, `facts()`, `label_names`, `classes`, `texts` and `check()`."""
+    """What a user's class must have. It may also have `lengths`, `collate(items)`, `training`, `facts()`, `label_names`, `classes`, `texts`, `check()`
+    and `precompute(numbers)`."""
 
     def __len__(self) -> int: ...
 
@@ -141,11 +142,15 @@ class Items:
     What a dataset draws at random for an item (with torch, numpy or random) depends on the seed, the epoch and the item in
     training, and on the item alone in an evaluation: so the number of processes makes no difference, nor does resuming.
     If a dataset has an attribute `training`, it is set to whether this is training, as a module's is.
+    `computed`: what was computed once for each of them, by names of further fields.
     """
 
-    def __init__(self, dataset: Dataset, name: str, chosen: Sequence[int] | np.ndarray, fields: list[str], seed: int):
+    def __init__(
+        self, dataset: Dataset, name: str, chosen: Sequence[int] | np.ndarray, fields: list[str], seed: int,
+        computed: Mapping[str, np.ndarray] | None = None,
+    ):  # fmt: skip
         self.dataset, self.name, self.chosen = dataset, name, np.asarray(chosen, np.int64)
-        self.collate, self.seed = Collating(dataset, name, fields), seed
+        self.collate, self.seed, self.computed = Collating(dataset, name, fields), seed, computed or {}
         lengths = getattr(dataset, "lengths", None)  # items of similar length are batched together
         self.lengths = np.ones(len(self.chosen), np.int64) if lengths is None else np.asarray(lengths)[self.chosen]
 
@@ -159,7 +164,8 @@ class Items:
         with reproducible():
             items = [self._item(int(number), epoch) for number in ids]
             named = self.collate(items, self.chosen[list(ids)].tolist())
-        return named | {"ids": torch.tensor(ids)}
+        computed = {field: torch.from_numpy(values[list(ids)]) for field, values in self.computed.items()}
+        return named | computed | {"ids": torch.tensor(ids)}
 
     def _item(self, number: int, epoch: int | None) -> object:
         seed_all(*((number,) if epoch is None else (self.seed, epoch, number)))
@@ -173,7 +179,9 @@ class Items:
 def open_items(data: Manifest, split: str, seed: int) -> Items:
     source = data.facts["datasets"][split]
     dataset = make_dataset(source["use"], source["arguments"], f"data.{split}")
-    return Items(dataset, source["use"], np.load(data.file(f"{split}.npy")), data.facts["fields"], seed)
+    names = data.facts["splits"][split].get("computed", ())
+    computed = {name: np.load(data.file(f"{split}.{name}.npy"), mmap_mode="r") for name in names}
+    return Items(dataset, source["use"], np.load(data.file(f"{split}.npy")), data.facts["fields"], seed, computed)
 
 
 def make_dataset(use: str, arguments: JsonObject, setting: str) -> Dataset:
@@ -204,6 +212,22 @@ def own_facts(dataset: object) -> JsonObject:
     names = getattr(dataset, "label_names", None) or getattr(dataset, "classes", None) or []
     facts = getattr(dataset, "facts", None)
     return {"label_names": [str(name) for name in names]} | (facts() if callable(facts) else {})
+
+
+def precomputed(dataset: object, use: str, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """By the names of fields, what the dataset computes once for these items, with a row for each."""
+    precompute = getattr(dataset, "precompute", None)
+    given: Mapping[str, object] = precompute(numbers) if callable(precompute) else {}
+    found = {field: np.asarray(values) for field, values in given.items()}
+    for field, values in found.items():
+        if not field.isidentifier():
+            raise SystemExit(f"{use}: `precompute` names a field {field!r}. Give it a name of letters and digits.")
+        if values.dtype.kind not in "biuf" or values.shape[:1] != numbers.shape:
+            raise SystemExit(
+                f"{use}: `precompute` gives, as `{field}` of {len(numbers)} items, an array of {values.dtype} with the shape {values.shape}. "
+                "Give numbers, and a row for each item, in order."
+            )
+    return {field: values.astype(np.float32) if values.dtype == np.float64 else values for field, values in found.items()}
 
 
 def described(batch: Batch) -> JsonObject:

@@ -13,6 +13,7 @@ from snaketrain.config.schema import Data
 from snaketrain.data.cells import DESCRIPTIONS, BadData, DataIssues
 from snaketrain.data.formats import read_rows
 from snaketrain.data.reading import readable
+from snaketrain.extras.preferences.answers import PRECISIONS, Item, of_reference
 from snaketrain.runtime.loaded_code import count_as_read
 from snaketrain.runtime.strict_json import JsonObject, shortened
 
@@ -43,14 +44,21 @@ class Pairs:
         chosen: str = CHOSEN,
         rejected: str = REJECTED,
         mismatched: bool = False,
+        reference: str | None = None,
+        reference_precision: str = "fp32",
     ):
         """`path`: JSON or Parquet. `tokenizer`: its folder. `max_length`: in tokens; the ends of longer answers are cut off. `prompt`, `chosen`
-        and `rejected` are names of columns. `mismatched`: beside each pair its prompt with the answers of another pair, for `loss: kto`."""
+        and `rejected` are names of columns. `mismatched`: beside each pair its prompt with the answers of another pair, for `loss: kto`.
+        `reference`: the folder of a model whose log probabilities are computed once, when the data is prepared, in `reference_precision`, `fp32`, `bf16` or `fp16`.
+        """
         from transformers import AutoTokenizer
 
         self.path, self.folder, self.max_length, self.columns = path, tokenizer, max_length, (prompt, chosen, rejected)
+        self.reference, self.reference_precision = reference, reference_precision
         if not (Path(tokenizer) / TOKENIZER_FILES[0]).is_file():
             raise ValueError(f"there is no {tokenizer}/{TOKENIZER_FILES[0]}")
+        if reference_precision not in PRECISIONS:
+            raise ValueError(f"`reference_precision` {reference_precision!r} is not one of {', '.join(PRECISIONS)}")
         self.tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
         self.issues = DataIssues()
         pairs = list(self.read())
@@ -67,7 +75,7 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def __getitem__(self, number: int) -> dict[str, tuple[list[int], int]]:
+    def __getitem__(self, number: int) -> Item:
         """For each side the tokens, and how many of them are the prompt's."""
         pair = self.pairs[number]
         found = {side: self.tokens(pair, getattr(pair, side)) for side in SIDES}
@@ -76,7 +84,7 @@ class Pairs:
             found |= {name: self.tokens(pair, getattr(other, side)) for name, side in zip(MISMATCHED, SIDES, strict=True)}
         return found
 
-    def collate(self, items: Sequence[dict[str, tuple[list[int], int]]]) -> dict[str, Tensor]:
+    def collate(self, items: Sequence[Item]) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` and `answers`, of (pair, side, position)."""
         width = max(len(ids) for item in items for ids, _ in item.values())
         shape = (len(items), len(items[0]), width)
@@ -94,7 +102,20 @@ class Pairs:
             "vocab_size": len(self.tokenizer),
             "pad_token_id": self.tokenizer.pad_token_id,
             "mismatched": self.others is not None,
+            "reference": self.reference is not None,
         }
+
+    def precompute(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """What the reference finds of these pairs, for each side."""
+        if self.reference is None:
+            return {}
+        folder = Path(self.reference)
+        if not (folder / "config.json").is_file():
+            raise ValueError(f"there is no {folder}/config.json")
+        if not len(numbers):
+            return {"reference": np.zeros((0, len(self[0])), np.float32)}
+        count_as_read(*(str(path) for path in folder.iterdir() if path.is_file()))
+        return {"reference": of_reference(self.reference, self.reference_precision, len(self.tokenizer), self, numbers)}
 
     def check(self) -> None:
         """Encode all pairs once; tell which ones are left out or cut off, and what is odd about the file."""

@@ -1,7 +1,7 @@
 """Learns which of two answers is better: a language model by DPO, IPO or KTO, beside a frozen copy of itself, or by ORPO without one; or a reward model."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -14,16 +14,18 @@ from torch.nn.functional import logsigmoid
 
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.extras.preferences import WITH_REFERENCE
+from snaketrain.extras.preferences.answers import all_sides, log_probabilities
 from snaketrain.extras.preferences.pairs import SIDES
 from snaketrain.models.adapters import config_of, without_adapters
 from snaketrain.models.pretrained import describe_model, make_model
-from snaketrain.models.token_losses import NO_TARGET, can_be_probed, refuse_later_tokens, token_losses
+from snaketrain.models.token_losses import can_be_probed, refuse_later_tokens
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Figures, Modules, Objective, Task
 from snaketrain.tasks.predicting_tokens import check_vocabulary
 
 LOSSES = ("dpo", "ipo", "kto", "orpo", "reward")
 SMOOTHED = ("dpo", "reward")
+OF_EACH_SIDE = ("input_ids", "attention_mask", "answers", "reference")
 OF_ONE_LOSS = {"nll": "orpo", "log_odds_ratio": "orpo", "kl": "kto"}  # metrics
 WHERE = "train.task.arguments"
 FOR_KTO = "data: the argument `mismatched` must be true for kto, in all sets, and false for all other losses."
@@ -65,6 +67,9 @@ class Preferences(Task):
         self.tokenizer = data["tokenizer"]
         if data["mismatched"] != (self.loss == "kto"):
             raise SystemExit(FOR_KTO)
+        if data["reference"] and self.loss not in WITH_REFERENCE:
+            raise SystemExit(f"data: the argument `reference` has no effect on the loss {self.loss}, which has none. Remove it.")
+        self.is_precomputed = data["reference"]
         if self.loss == "reward" and data["pad_token_id"] is None:
             raise SystemExit(
                 f"data.train.arguments.tokenizer: {self.tokenizer} has no padding token, by which a reward model finds the end of each row. Give it one."
@@ -75,13 +80,14 @@ class Preferences(Task):
             check_vocabulary(made["model"], data["vocab_size"])
             if can_be_probed(made["model"]):
                 refuse_later_tokens(made["model"], model["use"])
-        if self.loss in WITH_REFERENCE and model.get("adapters"):
+        beside = self.loss in WITH_REFERENCE and not self.is_precomputed
+        if beside and model.get("adapters"):
             if heads := getattr(config_of(made["model"]), "modules_to_save", None):
                 raise SystemExit(
                     f"model.adapters: {', '.join(heads)} would be trained in full, and the reference is the model without its adapters. "
                     "Remove them from modules_to_save, or name pretrained weights that have them."
                 )
-        elif self.loss in WITH_REFERENCE:
+        elif beside:
             made["reference"] = make_model(model, folder, always, {}).requires_grad_(False)
         for module in made.values():  # answers and modules are compared, so that dropout would be noise in every margin
             for part in module.modules():
@@ -133,9 +139,9 @@ class Preferences(Task):
             raise SystemExit(FOR_KTO)
         more = dict[str, Tensor]()
         if self.loss == "reward":
-            rewards = both_sides(batch, lambda rows: modules["model"](**rows).logits.float().squeeze(-1))
+            rewards = all_sides(batch, lambda rows: modules["model"](**rows).logits.float().squeeze(-1))
         elif self.loss == "orpo":
-            likely = self.log_probabilities(modules["model"], batch)
+            likely = log_probabilities(modules["model"], batch) / lengths(batch)
             chosen_odds, rejected_odds = log_odds(likely).unbind(1)
             rewards, more = self.beta * likely, {"nll": -likely[:, 0], "log_odds_ratio": chosen_odds - rejected_odds}
         else:
@@ -156,18 +162,20 @@ class Preferences(Task):
         return -(1 - self.label_smoothing) * logsigmoid(margins) - self.label_smoothing * logsigmoid(-margins)
 
     def log_ratios(self, modules: Modules, batch: Batch) -> Tensor:
-        """How much more probable the model finds the answers than the reference does, which is a copy of it or, with adapters, itself without these."""
+        """How much more probable the model finds the answers than the reference does; with IPO on average over their tokens."""
+        before = self.before(modules, batch)
+        ratios = log_probabilities(modules["model"], batch) - before
+        return ratios / lengths(batch) if self.loss == "ipo" else ratios
+
+    def before(self, modules: Modules, batch: Batch) -> Tensor:
+        """By the reference: computed with the data, or a copy of the model, or the model without its adapters."""
+        if ("reference" in batch) != self.is_precomputed:
+            raise SystemExit("data: some sets have the argument `reference` and others do not. Give it to all of them.")
+        if self.is_precomputed:
+            return batch["reference"]
         adapted = "reference" not in modules
         with torch.no_grad(), without_adapters(modules["model"]) if adapted else nullcontext():
-            before = self.log_probabilities(modules["model" if adapted else "reference"], batch)
-        return self.log_probabilities(modules["model"], batch) - before
-
-    def log_probabilities(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Of the answers on both sides of each pair: the sum over their tokens; for IPO and ORPO the mean."""
-        learnt = batch["answers"].flatten(0, 1)[:, 1:] > 0
-        targets = batch["input_ids"].flatten(0, 1)[:, 1:].masked_fill(~learnt, NO_TARGET)
-        found = both_sides(batch, lambda rows: -token_losses(module(**rows, use_cache=False).logits[:, :-1], targets).sum(1))
-        return found / learnt.sum(1).view_as(found) if self.loss in ("ipo", "orpo") else found
+            return log_probabilities(modules["model" if adapted else "reference"], batch)
 
 
 # --- KTO: an answer is good or bad by how its reward compares with a point that the whole batch, of all ranks, decides
@@ -203,13 +211,12 @@ def log_odds(likely: Tensor) -> Tensor:
 
 
 def columns(batch: Batch, sides: slice) -> Batch:
-    return {name: batch[name][:, sides] for name in ("input_ids", "attention_mask", "answers")}
+    return {name: value[:, sides] for name, value in batch.items() if name in OF_EACH_SIDE}
 
 
-def both_sides(batch: Batch, compute: Callable[[Batch], Tensor]) -> Tensor:
-    """In one pass, as rows of one batch; a row for each pair, and a column for each side."""
-    rows = {name: batch[name].flatten(0, 1) for name in ("input_ids", "attention_mask")}
-    return compute(rows).view(batch["input_ids"].shape[:2])
+def lengths(batch: Batch) -> Tensor:
+    """Of the answers, in tokens that are predicted."""
+    return batch["answers"][:, :, 1:].sum(2)
 
 
 def figures(found: Rewards) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -13,7 +14,7 @@ from pipeline.workspace import KIND, UNKIND, configuration, make_workspace, snak
 from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import log_softmax, logsigmoid
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
+from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
 
 from snaketrain.checking import Findings
 from snaketrain.checking.runs import check
@@ -22,6 +23,7 @@ from snaketrain.config.schema import Model, Settings
 from snaketrain.config.schema.model import Adapters
 from snaketrain.data.cells import BadData
 from snaketrain.evaluation.predictions import metric_of, read_predictions
+from snaketrain.extras.preferences import answers
 from snaketrain.extras.preferences.check import problems_of_run
 from snaketrain.extras.preferences.pairs import Pairs
 from snaketrain.extras.preferences.task import Preferences, log_odds, point_of_batch
@@ -102,6 +104,7 @@ def finished(tmp_path_factory, tokenizer, weights) -> Path:
             "orpo": orpo,
             "kto": kto,
             "lora": lora,
+            "prepared": {"data.train.arguments.reference": str(weights), "compute.processes": 2},
         },
     )
     snakemake(folder)
@@ -127,6 +130,23 @@ def test_two_processes_equal_one_and_preferences_are_learnt(finished):
     assert rewards["accuracy"] > 0.9 and rewards["margin"] > 0.1
 
 
+def test_a_reference_that_is_computed_with_the_data_gives_the_same_training(finished):
+    """On two processes, by another layout of batches, and without a second model in memory, checkpoints or the selected model."""
+    losses, margins = ([each[name] for each in journal(finished, "prepared", "train")] for name in ("loss", "margin"))
+    beside = journal(finished, "one", "train")
+    assert losses == pytest.approx([each["loss"] for each in beside], rel=1e-5) and len(losses) > 5
+    assert margins == pytest.approx([each["margin"] for each in beside], rel=1e-4, abs=1e-5)
+    results = [
+        json.loads((finished / f"results/runs/{run}/evaluation/test_results.json").read_text())["metrics"] for run in ("prepared", "one")
+    ]
+    assert results[0] == pytest.approx(results[1], rel=1e-4, abs=1e-5)
+    folder = finished / "results/runs/prepared"
+    for model in (folder / "selection/model", *(folder / "training/checkpoints").glob("step-*")):
+        assert {path.name for path in model.glob("*.safetensors")} == {"model.safetensors"}
+    (log,) = (path for path in finished.glob("logs/prepare_data/*.log") if "log probabilities" in path.read_text())
+    assert "of the answers of 49 pairs, in fp32 on cpu" in log.read_text()
+
+
 @pytest.mark.parametrize(("run", "arguments", "rate", "adapters", "strategy"), [
     ("orpo", {"loss": "orpo"}, 5e-2, ADAPTERS, "ddp"), ("kto", KTO, 1e-2, None, "ddp"),
     ("lora", {}, 5e-2, ADAPTERS, "ddp"), ("lora", {}, 5e-2, ADAPTERS, "fsdp"),
@@ -135,7 +155,7 @@ def test_two_processes_equal_one(finished, tmp_path, run, arguments, rate, adapt
     (data,) = (
         path
         for path in finished.glob("results/data/*/manifest.json")
-        if json.loads(path.read_text())["facts"]["mismatched"] == (run == "kto")
+        if (facts := json.loads(path.read_text())["facts"])["mismatched"] == (run == "kto") and not facts["reference"]
     )
     (pretrained,) = finished.glob("results/models/*/manifest.json")
     model = Model(use="transformers.LlamaForCausalLM", source={"path": "given"}, adapters=adapters)
@@ -235,6 +255,7 @@ def facts_of(tokenizer: Path) -> dict:
         "vocab_size": len(PreTrainedTokenizerFast.from_pretrained(tokenizer)),
         "pad_token_id": 0,
         "mismatched": False,
+        "reference": False,
     }
 
 
@@ -356,7 +377,7 @@ def test_a_step_of_each_loss_can_be_tried_before_any_job(tokenizer, weights, tmp
         "runs": {
             "dpo": {},
             "orpo": {"train.task.arguments": {"loss": "orpo"}, "model.adapters": ADAPTERS},
-            "kto": kto,
+            "kto": kto | {"data.train.arguments.reference": str(weights)},
             "lora": {"model.adapters": ADAPTERS},
         },
     }
@@ -379,6 +400,49 @@ def test_kto_asks_for_other_answers_and_for_whole_batches(tokenizer, tmp_path):
         Preferences("kto").rewards({}, batch)
     run = settings(KTO, {"source": {"path": "llama"}}, train={"accumulate": 2}, compute={"reduce_batch_on_oom": True})
     assert [problem.partition(":")[0] for problem in problems_of_run(run)] == ["train.accumulate", "compute.reduce_batch_on_oom"]
+
+
+# --- a reference that is computed with the data
+
+
+def test_a_reference_finds_what_the_formula_says(tokenizer, weights, tmp_path, monkeypatch):
+    """Of all sides, in the order that is asked for, however many pairs a batch has."""
+    path = write(tmp_path / "pairs.jsonl", pairs(7))
+    made = Pairs(str(path), str(tokenizer), mismatched=True, reference=str(weights))
+    numbers = np.array([5, 0, 6, 2])
+    expected, _ = by_hand(LlamaForCausalLM.from_pretrained(weights), made.collate([made[number] for number in numbers]))
+    for most in (1, 80, 2**14):
+        monkeypatch.setattr(answers, "MOST_TOKENS", most)
+        assert made.precompute(numbers)["reference"] == pytest.approx(expected.detach().numpy(), rel=1e-5)
+    rounded = Pairs(str(path), str(tokenizer), mismatched=True, reference=str(weights), reference_precision="bf16").precompute(numbers)
+    assert rounded["reference"].dtype == np.float32 and rounded["reference"] == pytest.approx(expected.detach().numpy(), rel=0.05)
+
+
+def test_what_is_no_reference_is_refused(tokenizer, weights, tmp_path):
+    path, numbers = str(write(tmp_path / "pairs.jsonl", pairs(3))), np.arange(3)
+    with pytest.raises(ValueError, match=r"there is no .*nowhere/config\.json"):
+        Pairs(path, str(tokenizer), reference=str(tmp_path / "nowhere")).precompute(numbers[:0])  # before any job
+    with pytest.raises(ValueError, match="`reference_precision` 'half' is not one of"):
+        Pairs(path, str(tokenizer), reference_precision="half")
+    for name, model, message in (
+        (
+            "bert",
+            BertLMHeadModel(BertConfig(vocab_size=200, initializer_range=0.5, **SMALL)),
+            "attends to the tokens that it has to predict",
+        ),
+        ("small", LlamaForCausalLM(LlamaConfig(vocab_size=9, **SMALL)), "has 9 tokens, but the tokenizer"),
+    ):
+        model.save_pretrained(tmp_path / name)
+        with pytest.raises(ValueError, match=message):
+            Pairs(path, str(tokenizer), reference=str(tmp_path / name)).precompute(numbers)
+    for loss in ("orpo", "reward"):
+        with pytest.raises(SystemExit, match=f"`reference` has no effect on the loss {loss}"):
+            Preferences(loss).build({}, None, facts_of(tokenizer) | {"reference": True})
+    task, batch = Preferences(), batch_of(tokenizer, tmp_path)
+    modules = task.build({"use": "transformers.LlamaForCausalLM", "arguments": {}}, weights, facts_of(tokenizer) | {"reference": True})
+    assert set(modules) == {"model"}
+    with pytest.raises(SystemExit, match="some sets have the argument `reference`"):
+        task.rewards(modules, batch)
 
 
 # --- pairs
