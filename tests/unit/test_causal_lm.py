@@ -244,3 +244,31 @@ def test_a_text_of_one_token_has_nothing_to_learn(task, modules, examples):
         loss = task.training_step(modules, batch)
         loss.backward()
         assert loss.item() == 0
+
+
+SMOOTHED = {"use": "torch.nn.CrossEntropyLoss", "arguments": {"label_smoothing": 0.1}}
+
+
+def test_a_named_loss_is_the_sum_over_predicted_tokens(task, modules, texts, examples):
+    """In all layouts, in parts of a batch, and of a text that has nothing to learn. Evaluations report the plain one."""
+    named = CausalLm(loss=SMOOTHED)
+    named.build(LLAMA, None, FACTS)
+    expected = sum(
+        cross_entropy(modules["model"](torch.tensor([text])).logits[0, :-1], torch.tensor(text[1:]), label_smoothing=0.1, reduction="sum")
+        for text in texts
+        if len(text) > 1
+    )
+    everything = range(len(texts))
+    for data, parts in ((examples(), [everything]), (Packed(examples()), [everything]), (examples(), [[0, 2, 3], [1], [4, 5, 6]])):
+        losses = [named.training_step(modules, data.batch(part)) for part in parts]
+        assert sum(losses).item() == pytest.approx(expected.item(), rel=1e-5)
+        sum(losses).backward()
+    batch = examples().batch(everything)
+    figures = [each.evaluation_step(each.outputs(modules, batch), batch)["loss"] for each in (named, task)]
+    assert figures[0] == figures[1]
+
+
+@pytest.mark.parametrize("given", ["torch.nn.CrossEntropyLoss", {"arguments": {}}, {"use": "torch.nn.CrossEntropyLoss", "weight": 2}])
+def test_what_names_no_loss_is_refused(given):
+    with pytest.raises(SystemExit, match=r"train\.task\.arguments\.loss: is .*Write \{use: "):
+        CausalLm(loss=given)

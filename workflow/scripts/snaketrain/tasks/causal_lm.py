@@ -17,9 +17,9 @@ from snaketrain.tasks.predicting_tokens import TokenPrediction, check_vocabulary
 class CausalLm(TokenPrediction):
     unprobed = False  # whether what the model attends to is still to be found out
 
-    def __init__(self, learn_prompts: bool = False, generate: JsonObject | None = None):
+    def __init__(self, learn_prompts: bool = False, generate: JsonObject | None = None, loss: JsonObject | None = None):
         """`learn_prompts`: of prompts with answers, and of chats, the prompts are learnt as well, and not the answers alone."""
-        super().__init__(generate)
+        super().__init__(generate, loss)
         self.learn_prompts = learn_prompts
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from snaketrain.config.references import load
@@ -73,6 +75,25 @@ class Summed:
                 f"{self.where}: returns values of shape {list(found.shape)} for {examples} examples. It must return a row for each, or their mean."
             )
         return found.reshape(examples, -1).mean(1).sum()
+
+
+def of_task(given: JsonObject) -> Summed:
+    """A loss that the configuration names in place of the task's own."""
+    where = "train.task.arguments.loss"
+    if not isinstance(given, dict) or "use" not in given or given.keys() - {"use", "arguments"}:
+        raise SystemExit(f"{where}: is {given}. Write {{use: torch.nn.CrossEntropyLoss, arguments: {{...}}}}.")
+    return Summed(given["use"], given.get("arguments") or {}, where)
+
+
+def of_rows(loss: Summed, logits: Tensor, targets: Tensor, no_target: int) -> Tensor:
+    """The sum over the rows of `logits` that have a target."""
+    if isinstance(logits, DTensor):
+        raise SystemExit(f"{loss.where}: needs whole logits, and each rank has a part of them. Leave out `loss_parallel`, or this loss.")
+    if isinstance(targets, FakeTensor):  # of a plan, which has no values: as if all had one
+        logits, targets = logits.flatten(0, -2), targets.flatten()
+    else:
+        logits, targets = logits[targets != no_target], targets[targets != no_target]
+    return loss(by_position((logits.float(), targets)), len(targets), every=True) if len(targets) else logits.float().sum()
 
 
 def by_position(values: Sequence[Tensor]) -> dict[str, Tensor]:

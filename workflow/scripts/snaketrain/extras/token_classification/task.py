@@ -13,6 +13,7 @@ from snaketrain.extras.token_classification.label_kind import TagsHead
 from snaketrain.labels import metrics_by_label_kind
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Modules
+from snaketrain.tasks.losses import of_rows, of_task
 from snaketrain.tasks.text_classification import TextClassification
 
 
@@ -26,8 +27,11 @@ class TokenClassification(TextClassification):
     counts = "words"
     head: TagsHead
 
-    def __init__(self) -> None:
+    def __init__(self, loss: JsonObject | None = None) -> None:
+        """`loss`: one in place of the cross entropy, called with the logits and the classes of all words."""
         super().__init__()
+        if loss is not None:
+            self.own_loss = of_task(loss)
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
         if data["label_kind"] != "tags":
@@ -40,7 +44,8 @@ class TokenClassification(TextClassification):
         return int((learnt(batch) != NO_LABEL).sum())
 
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:
-        return self.head.losses(self.logits(modules, batch), learnt(batch)).sum()
+        logits, labels = self.logits(modules, batch), learnt(batch)
+        return of_rows(self.own_loss, logits, labels, NO_LABEL) if self.own_loss else self.head.losses(logits, labels).sum()
 
     def outputs(self, modules: Modules, batch: Batch) -> WordOutputs:  # type: ignore[override]
         logits, starts = self.logits(modules, batch).float(), batch["word_starts"]

@@ -16,7 +16,7 @@ from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.preparing import prepare
 from snaketrain.data.surveying import check
 from snaketrain.data.tokenizer_files import copy_tokenizer, make_tokenizer
-from snaketrain.extras.token_classification.task import given, learnt
+from snaketrain.extras.token_classification.task import TokenClassification, given, learnt
 
 SENTENCES = [
     (["Ann", "unbelievably", "visits", "New", "York"], ["B-PER", "O", "O", "B-LOC", "I-LOC"]),
@@ -129,6 +129,22 @@ def test_only_words_with_a_token_are_learnt(folder):
     starts = batch["word_starts"]
     assert (starts[1] == -1).any() and issues.counts["truncated"] >= 1
     assert torch.equal(learnt(batch), torch.where(starts >= 0, given(batch), -100))
+
+
+def test_a_named_loss_is_the_sum_over_words(folder):
+    (folder / "rows.conll").write_text(conll(SENTENCES))
+    _, facts, _ = prepared(folder, "rows.conll", max_length=6, labels={name: name for name in NAMES})
+    batch = TextExamples(folder / "train.arrow", 0).batch([1, 0, 2])
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = {"use": "transformers.BertForTokenClassification", "arguments": small}
+    losses = []
+    for arguments in ({}, {"loss": {"use": "torch.nn.CrossEntropyLoss"}}, {"loss": {"use": "torch.nn.MultiMarginLoss"}}):
+        torch.manual_seed(0)
+        task = TokenClassification(**arguments)
+        modules = task.build(model, None, facts | {"vocab_size": 320, "pad_token_id": 0})
+        modules["model"].eval()
+        losses.append(task.training_step(modules, batch).item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[2] != pytest.approx(losses[0], rel=0.1)
 
 
 BAD = [
