@@ -45,7 +45,7 @@ TRANSFORMERS = {  # TrainingArguments and SFTConfig, and the arguments of the ex
     "greater_is_better": "select.mode, which most metrics decide themselves",
     "group_by_length": "train.batch_tokens, which makes batches of examples of similar length",
     "half_precision_backend": APEX,
-    "label_smoothing_factor": "an argument of train.task: label_smoothing of text_classification; where tokens are predicted, a loss that has it",
+    "label_smoothing_factor": "an argument of train.task, label_smoothing of text_classification; where tokens are predicted, a loss that has it",
     "load_best_model_at_end": BEST,
     "logging_steps": LOGGED,
     "lr_scheduler_type": "train.schedule",
