@@ -81,7 +81,7 @@ def test_diff_says_where_runs_part(folder):
 
 def test_why_knows_the_runs(folder):
     told = snaketrain(folder, "why", CONFIGURATION, "smal", code=1)
-    assert told == "The configuration has no run 'smal'. Did you mean 'small'? It has: other, small.\n"
+    assert told == f"{CONFIGURATION}: has no run 'smal'. Did you mean 'small'? It has: other, small.\n"
     assert snaketrain(folder, "why", "smal", code=1) == told, "without a file, of the default"
     assert "nowhere.yaml: cannot be read" in snaketrain(folder, "why", "nowhere.yaml", code=1)
 
@@ -114,9 +114,11 @@ def test_export_copies_a_model_that_is_as_it_was_written(folder, tmp_path):
     snaketrain(folder, "export", "small", str(tmp_path / "mine"))
     model = folder / "results/runs/small/selection/model"
     mine = tmp_path / "mine"
+    card = (model / "README.md").read_bytes()
     assert {path.name: path.read_bytes() for path in model.iterdir()} == {
         path.name: path.read_bytes() for path in mine.iterdir() if path.is_file()
-    }
+    } | {"README.md": card}
+    assert (mine / "README.md").read_bytes() == card.replace(b"results/runs/small/selection/model", b"mine") != card
     assert {path.name for path in (mine / "run").iterdir()} >= {"run.yaml", "run.json", "journal.jsonl", "evaluation", "comparison.html"}
     assert "No errors in the configuration of 1 run." in snaketrain(folder, "check", str(mine / "run/run.yaml"))
     assert "Nothing would run" in snaketrain(folder, "why", str(mine / "run/run.yaml"), "small"), "it has the settings of the run"

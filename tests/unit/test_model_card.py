@@ -14,7 +14,7 @@ from snaketrain.runtime.model_card import plain, write_card
 
 MODEL = {"use": "transformers.AutoModelForSequenceClassification", "source": {"hub": "owner/base", "sha256": {"a.b": "c"}}}
 TRAIN = {"learning_rate": 0.001, "steps": None, "seed": 0, "clip_norm": 1.0, "freeze": []}
-DATA = {"data": {"name": "phrases", "train": {"path": "raw/*.csv"}, "dev": None, "text": "text"}}
+DATA = {"data": {"name": "phrases", "train": {"path": "raw/*.csv", "hub_type": "model"}, "dev": None, "text": "text"}}
 ODD = "<b>|*x*: [a](b)\n---"
 FACTS = {
     "name": "phrases", "label_names": ["bad", ODD], "max_length": 16, "odd": {"duplicate": 3},
@@ -114,7 +114,9 @@ def test_it_has_figures_with_interval_and_baseline_limits_and_settings(run):
     assert "longer than 16 tokens are cut (2 of the training" in text and "duplicate 3" in text
     assert "| train.learning\\_rate | 0.001 |" in text and "| train.seed | 0 |" in text
     assert "The interval is the 95% one over the examples (Wilson). The baseline is a constant answer." in text
-    assert "sha256" not in text and "train.steps" not in text and "clip" not in text and "train.freeze" not in text
+    assert (
+        "sha256" not in text and "hub_type" not in text and "train.steps" not in text and "clip" not in text and "train.freeze" not in text
+    )
     assert "AutoModelForSequenceClassification.from_pretrained(" in text
 
 
@@ -133,6 +135,11 @@ def test_its_settings_have_the_arguments_of_the_loss_the_optimizer_and_the_sched
         ("LlamaForCausalLM", "AutoModelForCausalLM"),
         ("GPT2LMHeadModel", "AutoModelForCausalLM"),
         ("T5ForConditionalGeneration", "AutoModelForSeq2SeqLM"),
+        ("BertForMaskedLM", "AutoModelForMaskedLM"),
+        ("BertForTokenClassification", "AutoModelForTokenClassification"),
+        ("BertForQuestionAnswering", "AutoModelForQuestionAnswering"),
+        ("BertForMultipleChoice", "AutoModelForMultipleChoice"),
+        ("SegformerForSemanticSegmentation", "SegformerForSemanticSegmentation"),
         ("BertModel", "AutoModel"),
     ],
 )

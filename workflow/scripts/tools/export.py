@@ -2,10 +2,11 @@
 
 The folder has the selected model with its tokenizer and model card, so that `from_pretrained("my-model")` loads it, and in `run/` the evaluation, the
 journal, the page of the comparison and `run.yaml`, a configuration of this run alone. The model's files are compared with the digests that
-selection recorded.
+selection recorded; the card loads the model from the new folder.
 """
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
@@ -44,6 +45,9 @@ def export(results: Path, run: str, target: Path) -> None:
         folder = Path(beside, target.name.removesuffix(suffix))
         for name in names:
             copy(manifest.folder / name, folder / name.removeprefix(MODEL))
+        if (card := folder / "README.md").is_file():
+            here = re.compile(rf'"[^"]*runs/{re.escape(run)}/selection/model')
+            card.write_text(here.sub(lambda _: f'"{folder.name}', card.read_text(encoding="utf-8")), encoding="utf-8")
         copy_record(results, run, folder / "run")
         if suffix:
             folder = Path(shutil.make_archive(f"{beside}/archive", ARCHIVES[suffix], beside, folder.name))

@@ -23,7 +23,7 @@ def refuse_unknown(runs: Iterable[str], file: str | None, overrides: list[str]) 
     except ConfigurationError as error:
         raise SystemExit(str(error)) from None
     if unknown := [run for run in runs if run not in known]:
-        raise SystemExit(f"The configuration has no run {unknown[0]!r}{nearest(unknown[0], known)} It has: {', '.join(sorted(known))}.")
+        raise SystemExit(f"{file or default()}: has no run {unknown[0]!r}{nearest(unknown[0], known)} It has: {', '.join(sorted(known))}.")
 
 
 def begun_training(runs: Path, name: str) -> Path:

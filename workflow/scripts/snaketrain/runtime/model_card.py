@@ -31,6 +31,10 @@ ARCHITECTURES = {
     "ForCausalLM": ("AutoModelForCausalLM", "text-generation"),
     "LMHeadModel": ("AutoModelForCausalLM", "text-generation"),
     "ForConditionalGeneration": ("AutoModelForSeq2SeqLM", None),
+    "ForMaskedLM": ("AutoModelForMaskedLM", "fill-mask"),
+    "ForTokenClassification": ("AutoModelForTokenClassification", "token-classification"),
+    "ForQuestionAnswering": ("AutoModelForQuestionAnswering", "question-answering"),
+    "ForMultipleChoice": ("AutoModelForMultipleChoice", "multiple-choice"),
     "ForImageClassification": ("AutoModelForImageClassification", "image-classification"),
     "ForAudioClassification": ("AutoModelForAudioClassification", "audio-classification"),
 }
@@ -107,8 +111,9 @@ def architecture_of(model: Path) -> str | None:
 
 
 def known_of(architecture: str | None) -> tuple[str, str | None]:
-    """The class that loads it, and its kind of pipeline."""
-    return next((known for ending, known in ARCHITECTURES.items() if (architecture or "").endswith(ending)), ("AutoModel", None))
+    """The class that loads it, and its kind of pipeline. `AutoModel` would load one of another kind without its head."""
+    name = (architecture or "").rpartition(".")[2]
+    return next((known for ending, known in ARCHITECTURES.items() if name.endswith(ending)), (name if "For" in name else "AutoModel", None))
 
 
 def metadata(run: str, data: JsonObject, settings: JsonObject, architecture: str | None, results: list[JsonObject]) -> JsonObject:
@@ -179,7 +184,9 @@ def data_section(data: Manifest, evaluations: list[Manifest]) -> str:
         examples = "a stream" if found.get("stream") else found.get("examples", "")
         lines.append((split, examples, ", ".join(f"{name} {count}" for name, count in counts.items())))
     source = {key: value for key, value in settings.items() if re.match(r"data\.(train|dev|test|where)\b", key) and value}
-    origin = "; ".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in source.items() if "sha256" not in key)
+    origin = "; ".join(
+        f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in source.items() if not re.search("sha256|hub_type", key)
+    )
     return f"{plain(facts.get('name', ''))} ({plain(origin)}), content {data.content}.\n\n" + table(("split", "examples", "labels"), lines)
 
 
@@ -232,7 +239,9 @@ def shown(settings: JsonObject) -> JsonObject:
     return {
         name: value
         for name, value in settings.items()
-        if name.startswith(MATTER) and not name.endswith("sha256") and (value or (isinstance(value, int | float) and value is not False))
+        if name.startswith(MATTER)
+        and not name.endswith(("sha256", "hub_type"))
+        and (value or (isinstance(value, int | float) and value is not False))
     }
 
 

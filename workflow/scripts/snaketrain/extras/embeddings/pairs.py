@@ -112,4 +112,7 @@ def open_tokenizer(folder: str) -> Any:  # of transformers
     if not (file := Path(folder) / "tokenizer.json").is_file():
         raise ValueError(f"`tokenizer`: there is no {file}")
     count_as_read(*(str(each) for each in (file, file.with_name("tokenizer_config.json")) if each.is_file()))
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    opened = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    known = opened.get_vocab()
+    opened.pad_token = opened.pad_token or next((token for token in ("[PAD]", "<pad>") if token in known), None)
+    return opened

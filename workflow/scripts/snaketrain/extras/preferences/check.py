@@ -19,6 +19,8 @@ def problems_of_run(run: Settings) -> Iterator[str]:
         yield f"model.source: is missing: `{loss}` holds the model to where it started, and one with random weights knows nothing. Name trained weights."
     if run.model.adapters and run.model.adapters.lora_dropout:
         yield "model.adapters.lora_dropout: has no effect, since preferences are learnt without dropout. Remove it."
+    if loss == "reward" and "pad_token_id" in run.model.arguments:
+        yield "model.arguments.pad_token_id: is set by the tokenizer. Remove it."
     if loss != "kto":
         return
     why = "`kto` compares each answer with a mean over the whole batch, and a microbatch has only a part of it"

@@ -74,7 +74,9 @@ class Preferences(Task):
             raise SystemExit(
                 f"data.train.arguments.tokenizer: {self.tokenizer} has no padding token, by which a reward model finds the end of each row. Give it one."
             )
-        always = {"num_labels": 1, "pad_token_id": data["pad_token_id"]} if self.loss == "reward" else {}
+        if self.loss == "reward":  # an argument, which in a trial replaces the field of published weights as well
+            model = model | {"arguments": model["arguments"] | {"pad_token_id": data["pad_token_id"]}}
+        always: JsonObject = {"num_labels": 1} if self.loss == "reward" else {}
         made = {"model": make_model(model, folder, always, {"vocab_size": data["vocab_size"]})}
         if self.loss != "reward":
             check_vocabulary(made["model"], data["vocab_size"])

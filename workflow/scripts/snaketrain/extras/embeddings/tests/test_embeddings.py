@@ -172,7 +172,8 @@ def test_the_metrics_are_those_of_the_selected_model(finished):
     vectors = {}
     for text in {text for row in rows for text in row[:2]}:
         with torch.no_grad():
-            vector = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
+            batch = tokenizer([text, "film"], padding=True, return_tensors="pt")  # as the README says
+            vector = model(**batch).last_hidden_state[0, : batch["attention_mask"][0].sum()].mean(0)
         vectors[text] = (vector / vector.norm()).numpy()
     answers: dict[str, set[str]] = {}
     for first, second, _ in rows:

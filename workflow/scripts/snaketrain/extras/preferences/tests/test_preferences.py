@@ -349,6 +349,8 @@ def test_what_a_reference_cannot_have_is_refused_before_any_job():
     pretrained = {"source": {"path": "llama"}}
     (adapted,) = problems_of_run(settings({}, pretrained | {"adapters": {"r": 2, "lora_dropout": 0.1}}))
     assert adapted.startswith("model.adapters.lora_dropout: has no effect")
+    (padded,) = problems_of_run(settings({"loss": "reward"}, {"arguments": {"pad_token_id": 0}}))
+    assert padded.startswith("model.arguments.pad_token_id: is set by the tokenizer")
     assert not [
         *problems_of_run(settings({}, pretrained | {"adapters": {"r": 2}})),
         *problems_of_run(settings({"loss": "orpo"})),
@@ -379,6 +381,7 @@ def test_a_step_of_each_loss_can_be_tried_before_any_job(tokenizer, weights, tmp
             "orpo": {"train.task.arguments": {"loss": "orpo"}, "model.adapters": ADAPTERS},
             "kto": kto | {"data.train.arguments.reference": str(weights)},
             "lora": {"model.adapters": ADAPTERS},
+            "reward": {"train.task.arguments": {"loss": "reward"}, "model.use": "transformers.LlamaForSequenceClassification"},
         },
     }
     said: list[dict] = []
