@@ -74,9 +74,11 @@ class Preferences(Task):
             raise SystemExit(
                 f"data.train.arguments.tokenizer: {self.tokenizer} has no padding token, by which a reward model finds the end of each row. Give it one."
             )
-        if self.loss == "reward":  # an argument, which in a trial replaces the field of published weights as well
+        always: JsonObject = {}
+        if self.loss == "reward":
+            always = {"num_labels": 1}
+            # an argument, which in a trial replaces the field of published weights as well
             model = model | {"arguments": model["arguments"] | {"pad_token_id": data["pad_token_id"]}}
-        always: JsonObject = {"num_labels": 1} if self.loss == "reward" else {}
         made = {"model": make_model(model, folder, always, {"vocab_size": data["vocab_size"]})}
         if self.loss != "reward":
             check_vocabulary(made["model"], data["vocab_size"])
@@ -90,7 +92,7 @@ class Preferences(Task):
                     "Remove them from modules_to_save, or name pretrained weights that have them."
                 )
         elif beside:
-            made["reference"] = make_model(model, folder, always, {}).requires_grad_(False)
+            made["reference"] = make_model(model, folder, {}, {}).requires_grad_(False)
         for module in made.values():  # answers and modules are compared, so that dropout would be noise in every margin
             for part in module.modules():
                 if isinstance(part, nn.Dropout):
