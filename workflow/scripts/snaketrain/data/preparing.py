@@ -251,7 +251,7 @@ def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS) -> J
             computed = precomputed(datasets[origin], use, chosen)
             if both := computed.keys() & first.keys():
                 raise BadData(f"data.{split}: {use} gives `{min(both)}` in its items and by `precompute`. Give the second another name.")
-            facts["splits"][split] |= {"fields": described(first), "computed": [*computed]}
+            facts["splits"][split] |= {"fields": described(first)} | ({"computed": [*computed]} if computed else {})
             for name, values in computed.items():
                 numpy.save(output / f"{split}.{name}.npy", values)
         numpy.save(output / f"{split}.npy", chosen)
