@@ -1,6 +1,7 @@
 """Training and evaluation of language models, against texts run alone and a plain cross entropy."""
 
 import math
+import sys
 import weakref
 
 import numpy as np
@@ -164,6 +165,14 @@ def test_a_process_without_examples_of_its_own_predicts_as_well(task, modules, e
     who.strategy.__class__ = type("Last", (Single,), {"rank": 3, "world_size": 4})
     predict(who, examples(), 1, None, "test", measured=True)
     assert len(asked) == len(examples())
+
+
+def test_an_error_of_an_evaluation_comes_after_its_progress_bar(task, modules, examples, capsys):
+    """The console says why a job failed by the last line of its log, which was the bar's."""
+    task.outputs = lambda *_: sys.exit("the reason")
+    with pytest.raises(SystemExit):
+        predict(state(task, modules), examples(), 3, None, "test", measured=True)
+    assert (said := capsys.readouterr().err).startswith("\rtest:") and said.endswith("\n")
 
 
 def test_layouts_evaluate_and_train_alike(task, modules, texts, examples):

@@ -53,7 +53,6 @@ def predict(
     """The metrics, if `measured`, and on rank 0 the rows with their `ids`, in the order of the examples."""
     strategy, measurements = state.strategy, Measurements(state, len(examples))
     columns: dict[str, list[np.ndarray]] = {"ids": [np.empty(0, np.int64)]}
-    bar = tqdm(total=len(examples), desc=name, unit="example", disable=strategy.rank > 0, mininterval=5)
 
     def keep(microbatch: MicroBatch, batch: Batch, outputs: Outputs) -> None:
         if measured:
@@ -66,8 +65,9 @@ def predict(
             bar.update(len(microbatch.ids) * strategy.data_parallel_size)
         beat()
 
-    compute_outputs(state, examples, batch_size, tokens, keep, loader=loader)
-    bar.close()
+    # closed before an error is reported, which would stand in the middle of the log else
+    with tqdm(total=len(examples), desc=name, unit="example", disable=strategy.rank > 0, mininterval=5) as bar:
+        compute_outputs(state, examples, batch_size, tokens, keep, loader=loader)
     of_ranks = strategy.all_gather_object({column: np.concatenate(rows) for column, rows in columns.items()})
     return measurements.metrics() if measured else {}, merged(of_ranks, len(examples)) if strategy.rank == 0 else {}
 

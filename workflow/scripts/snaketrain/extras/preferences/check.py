@@ -15,6 +15,10 @@ def problems_of_run(run: Settings) -> Iterator[str]:
     if task.use != "preferences":
         return
     loss = task.arguments.get("loss", "dpo")
+    for name in ("mismatched", "reference"):
+        given = {split: bool(source.arguments.get(name)) for split, source in run.data.sources.items() if source.use}
+        if lacking := [split for split, has in given.items() if has < max(given.values())]:
+            yield f"data.{lacking[0]}.arguments.{name}: is missing, and {max(given, key=given.__getitem__)} has it. Give it to all sets, or to none."
     if loss in WITH_REFERENCE and run.model.source is None:
         yield f"model.source: is missing: `{loss}` holds the model to where it started, and one with random weights knows nothing. Name trained weights."
     if run.model.adapters and run.model.adapters.lora_dropout:

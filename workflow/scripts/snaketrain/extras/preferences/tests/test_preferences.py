@@ -338,7 +338,7 @@ def test_arguments_that_make_no_sense_are_refused(arguments, message):
 
 
 def settings(arguments, model=None, **others) -> Settings:
-    data, model = {"train": {"use": "own.py:Own"}}, {"use": "transformers.LlamaForCausalLM", **(model or {})}
+    data, model = others.pop("data", {"train": {"use": "own.py:Own"}}), {"use": "transformers.LlamaForCausalLM", **(model or {})}
     task = {"use": "preferences", "arguments": arguments}
     return Settings.model_validate({"data": data, "model": model, "train": {"task": task, **others.pop("train", {})}, **others})
 
@@ -349,6 +349,9 @@ def test_what_a_reference_cannot_have_is_refused_before_any_job():
     pretrained = {"source": {"path": "llama"}}
     (adapted,) = problems_of_run(settings({}, pretrained | {"adapters": {"r": 2, "lora_dropout": 0.1}}))
     assert adapted.startswith("model.adapters.lora_dropout: has no effect")
+    sets = {"train": {"use": "own.py:Own", "arguments": {"reference": "llama"}}, "dev": {"use": "own.py:Own"}}
+    (lacking,) = problems_of_run(settings({}, pretrained, data=sets))
+    assert lacking == "data.dev.arguments.reference: is missing, and train has it. Give it to all sets, or to none."
     (padded,) = problems_of_run(settings({"loss": "reward"}, {"arguments": {"pad_token_id": 0}}))
     assert padded.startswith("model.arguments.pad_token_id: is set by the tokenizer")
     assert not [
