@@ -170,9 +170,10 @@ def test_a_process_without_examples_of_its_own_predicts_as_well(task, modules, e
 def test_an_error_of_an_evaluation_comes_after_its_progress_bar(task, modules, examples, capsys):
     """The console says why a job failed by the last line of its log, which was the bar's."""
     task.outputs = lambda *_: sys.exit("the reason")
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as error:  # which keeps what failed, as the script does that reports it
         predict(state(task, modules), examples(), 3, None, "test", measured=True)
-    assert (said := capsys.readouterr().err).startswith("\rtest:") and said.endswith("\n")
+    said = capsys.readouterr().err
+    assert str(error.value) == "the reason" and said.startswith("\rtest:") and said.endswith("\n")
 
 
 def test_layouts_evaluate_and_train_alike(task, modules, texts, examples):
