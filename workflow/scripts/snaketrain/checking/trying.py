@@ -275,6 +275,7 @@ def without_moving() -> Iterator[None]:
 def without_values() -> Iterator[None]:
     """What depends on values: objects, of which each rank keeps its own; whether a pipeline's hidden states stay as they are; which tokens
     go to which expert; and torch's grouped matrix product, whose version for fake tensors takes bf16 alone, unlike transformers' own."""
+    from transformers import initialization
     from transformers.integrations import moe
 
     with (
@@ -282,6 +283,7 @@ def without_values() -> Iterator[None]:
         patch.object(pipeline, "passes_unchanged", lambda *_: True),
         patch.object(Dispatch, "sizes", _evenly),
         patch.object(moe, "_can_use_grouped_mm", lambda *_: False),
+        patch.dict(initialization.TORCH_INIT_FUNCTIONS, {"trunc_normal_": lambda tensor, *_, **__: tensor}),
     ):
         yield
 

@@ -15,6 +15,9 @@ from pipeline.test_staleness import jobs_in
 from pipeline.workspace import configuration, make_workspace, snakemake
 from scipy.io import wavfile
 
+from snaketrain.checking import Findings
+from snaketrain.checking.runs import check
+from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Data, Settings
 from snaketrain.data.cells import BadData
 from snaketrain.data.loading.training_data import Items, open_items
@@ -115,6 +118,23 @@ def test_the_page_shows_the_hardest_images(finished):
     assert shown and len(found) >= 8
     with Image.open(io.BytesIO(base64.b64decode(found[0]))) as image:
         assert image.size == (12, 10)
+
+
+def test_images_of_another_size_than_the_model_takes_are_refused_before_any_job(tmp_path):
+    train = {"use": IMAGES, "arguments": {"folder": str(write_images(tmp_path / "colours", 2)), "processor": PROCESSOR}}
+    small = {
+        "image_size": 16,
+        "patch_size": 4,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    model = {"use": "transformers.ViTForImageClassification", "arguments": small}
+    config = {"data": {"train": train}, "model": model, "train": {"task": {"use": "media_classification"}, "steps": 2}, "runs": {"one": {}}}
+    said: list[dict] = []
+    check(read_runs(config), Findings(said.append), tmp_path)
+    assert ["Input image size (8*8) doesn't match model (16*16)" in each["problem"] for each in said if "problem" in each] == [True]
 
 
 def test_a_metric_of_another_task_is_refused_before_any_job():
