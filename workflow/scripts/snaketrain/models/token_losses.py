@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.functional import pad
@@ -32,6 +33,16 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
         return cut_token_losses(logits, targets)
     losses: Tensor = _TokenLosses.apply(logits.flatten(0, -2), targets.flatten(), 0, None)  # type: ignore[no-untyped-call]  # torch has no types for it
     return losses.view_as(targets)
+
+
+def learnt_rows(logits: Tensor, targets: Tensor, setting: str) -> tuple[Tensor, Tensor]:
+    """The logits at the positions that have a target, in float32, and these; for a loss that `setting` names."""
+    if isinstance(logits, DTensor):
+        raise SystemExit(f"{setting}: needs whole logits, and each rank has a part of them. Leave out `loss_parallel`, or this loss.")
+    if isinstance(targets, FakeTensor):  # of a plan, which has no values: as if all had one
+        return logits.flatten(0, -2).float(), targets.flatten()
+    learnt = targets != NO_TARGET
+    return logits[learnt].float(), targets[learnt]
 
 
 # --- `token_losses` of logits that are cut over ranks, along the vocabulary, the sequence, or both. No rank ever has them whole.

@@ -7,12 +7,11 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.distributed.tensor import DTensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from snaketrain.config.references import load
 from snaketrain.labels.classes import focal
+from snaketrain.models.token_losses import learnt_rows
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 Parameters = Mapping[str, inspect.Parameter]
@@ -85,15 +84,10 @@ def of_task(given: JsonObject) -> Summed:
     return Summed(given["use"], given.get("arguments") or {}, where)
 
 
-def of_rows(loss: Summed, logits: Tensor, targets: Tensor, no_target: int) -> Tensor:
+def of_learnt(loss: Summed, logits: Tensor, targets: Tensor) -> Tensor:
     """The sum over the rows of `logits` that have a target."""
-    if isinstance(logits, DTensor):
-        raise SystemExit(f"{loss.where}: needs whole logits, and each rank has a part of them. Leave out `loss_parallel`, or this loss.")
-    if isinstance(targets, FakeTensor):  # of a plan, which has no values: as if all had one
-        logits, targets = logits.flatten(0, -2), targets.flatten()
-    else:
-        logits, targets = logits[targets != no_target], targets[targets != no_target]
-    return loss(by_position((logits.float(), targets)), len(targets), every=True) if len(targets) else logits.float().sum()
+    rows, targets = learnt_rows(logits, targets, loss.where)
+    return loss(by_position((rows, targets)), len(targets), every=True) if len(targets) else rows.sum()
 
 
 def by_position(values: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from snaketrain.models.pretrained import describe_model
 from snaketrain.models.token_losses import NO_TARGET, token_losses, vocabulary_size
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Modules, Task
-from snaketrain.tasks.losses import Summed, of_rows, of_task
+from snaketrain.tasks.losses import Summed, of_learnt, of_task
 from snaketrain.tasks.metrics import text_metrics, text_sums
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class TokenPrediction(Task):
 
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:
         logits, targets = self.predictions(modules, batch)
-        return of_rows(self.own_loss, logits, targets, NO_TARGET) if self.own_loss else token_losses(logits, targets).sum()
+        return of_learnt(self.own_loss, logits, targets) if self.own_loss else token_losses(logits, targets).sum()
 
     def outputs(self, modules: Modules, batch: Batch) -> TokenOutputs:
         if self.generate is not None and self.generation is None:

@@ -101,6 +101,7 @@ class Pairs:
             "tokenizer": self.folder,
             "vocab_size": len(self.tokenizer),
             "pad_token_id": self.tokenizer.pad_token_id,
+            "max_length": self.max_length,
             "mismatched": self.others is not None,
             "reference": self.reference is not None,
         }

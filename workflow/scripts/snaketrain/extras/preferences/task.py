@@ -80,6 +80,8 @@ class Preferences(Task):
             # an argument, which in a trial replaces the field of published weights as well
             model = model | {"arguments": model["arguments"] | {"pad_token_id": data["pad_token_id"]}}
         made = {"model": make_model(model, folder, always, {"vocab_size": data["vocab_size"]})}
+        self.use, self.longest = model["use"], getattr(made["model"].config, "max_position_embeddings", None)
+        self.check_positions(data["max_length"] or 0)
         if self.loss != "reward":
             check_vocabulary(made["model"], data["vocab_size"])
             if can_be_probed(made["model"]):
@@ -98,6 +100,12 @@ class Preferences(Task):
                 if isinstance(part, nn.Dropout):
                     part.p = 0.0
         return made
+
+    def check_positions(self, needed: int) -> None:
+        if self.longest is not None and needed > self.longest:
+            raise SystemExit(
+                f"data: answers may have {needed} tokens with their prompt, but {self.use} has {self.longest} positions. Make the argument `max_length` smaller."
+            )
 
     def objectives(self, modules: Modules) -> list[Objective]:
         return [(self.training_step, ["model"])]
@@ -141,6 +149,7 @@ class Preferences(Task):
     def rewards(self, modules: Modules, batch: Batch) -> Rewards:
         if (batch["input_ids"].shape[1] > len(SIDES)) != (self.loss == "kto"):
             raise SystemExit(FOR_KTO)
+        self.check_positions(batch["input_ids"].shape[2])
         more = dict[str, Tensor]()
         if self.loss == "reward":
             rewards = all_sides(batch, lambda rows: modules["model"](**rows).logits.float().squeeze(-1))

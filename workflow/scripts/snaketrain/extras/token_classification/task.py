@@ -13,7 +13,7 @@ from snaketrain.extras.token_classification.label_kind import TagsHead
 from snaketrain.labels import metrics_by_label_kind
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Modules
-from snaketrain.tasks.losses import of_rows, of_task
+from snaketrain.tasks.losses import of_learnt, of_task
 from snaketrain.tasks.text_classification import TextClassification
 
 
@@ -45,7 +45,7 @@ class TokenClassification(TextClassification):
 
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:
         logits, labels = self.logits(modules, batch), learnt(batch)
-        return of_rows(self.own_loss, logits, labels, NO_LABEL) if self.own_loss else self.head.losses(logits, labels).sum()
+        return of_learnt(self.own_loss, logits, labels) if self.own_loss else self.head.losses(logits, labels).sum()
 
     def outputs(self, modules: Modules, batch: Batch) -> WordOutputs:  # type: ignore[override]
         logits, starts = self.logits(modules, batch).float(), batch["word_starts"]

@@ -85,7 +85,10 @@ def test_in_a_plan_the_point_of_kto_has_no_value():
 def finished(tmp_path_factory, tokenizer, weights) -> Path:
     folder = tmp_path_factory.mktemp("preferences")
     path = write(folder / "pairs.jsonl", pairs(81))  # of which the training gets 49, so that a last batch has a single one
-    source = {"use": "snaketrain.extras.preferences.pairs.Pairs", "arguments": {"path": str(path), "tokenizer": str(tokenizer)}}
+    source = {
+        "use": "snaketrain.extras.preferences.pairs.Pairs",
+        "arguments": {"path": str(path), "tokenizer": str(tokenizer), "max_length": 64},
+    }
     orpo = {"train.task.arguments": {"loss": "orpo"}, "train.learning_rate": 5e-2, "model.adapters": ADAPTERS}
     lora = {"train.learning_rate": 5e-2, "model.adapters": ADAPTERS}
     kto = {"train.task.arguments": KTO, "data.train.arguments.mismatched": True}
@@ -254,6 +257,7 @@ def facts_of(tokenizer: Path) -> dict:
         "tokenizer": str(tokenizer),
         "vocab_size": len(PreTrainedTokenizerFast.from_pretrained(tokenizer)),
         "pad_token_id": 0,
+        "max_length": 64,
         "mismatched": False,
         "reference": False,
     }
@@ -361,6 +365,18 @@ def test_what_a_reference_cannot_have_is_refused_before_any_job():
     ]
 
 
+def test_more_tokens_than_the_model_has_positions_are_refused(tokenizer, weights, tmp_path):
+    """By `max_length` before any job; without one in the batch that has them."""
+    model = {"use": "transformers.LlamaForCausalLM", "arguments": {}}
+    with pytest.raises(SystemExit, match=r"may have 65 tokens with their prompt, but transformers.LlamaForCausalLM has 64 positions"):
+        Preferences().build(model, weights, facts_of(tokenizer) | {"max_length": 65})
+    task = Preferences()
+    modules = task.build(model, weights, facts_of(tokenizer) | {"max_length": None})
+    long = Pairs(str(write(tmp_path / "long.jsonl", [pairs(1)[0] | {"chosen": "good " * 70}])), str(tokenizer), max_length=None)
+    with pytest.raises(SystemExit, match="Make the argument `max_length` smaller"):
+        task.training_step(modules, long.collate([long[0]]))
+
+
 def test_a_head_that_is_trained_in_full_is_refused_beside_adapters(tokenizer, weights):
     adapters = Adapters(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"]).model_dump()
     model = {"use": "transformers.LlamaForCausalLM", "arguments": {}, "adapters": adapters}
@@ -369,7 +385,7 @@ def test_a_head_that_is_trained_in_full_is_refused_beside_adapters(tokenizer, we
 
 
 def test_a_step_of_each_loss_can_be_tried_before_any_job(tokenizer, weights, tmp_path):
-    source = {"use": "snaketrain.extras.preferences.pairs.Pairs", "arguments": {"tokenizer": str(tokenizer)}}
+    source = {"use": "snaketrain.extras.preferences.pairs.Pairs", "arguments": {"tokenizer": str(tokenizer), "max_length": 64}}
     source["arguments"] |= {"path": str(write(tmp_path / "pairs.jsonl", pairs(6)))}
     kto = {"train.task.arguments": KTO, "data.train.arguments.mismatched": True}
     path = Path(source["arguments"]["path"])
