@@ -17,7 +17,7 @@ from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
 from snakemake_logger_plugin_snaketrain import LogHandler, console_of, running_jobs
 from snakemake_logger_plugin_snaketrain.console import Console, Display
-from snakemake_logger_plugin_snaketrain.messages import FAILED, plain_error, short_reason, with_changes
+from snakemake_logger_plugin_snaketrain.messages import FAILED, INTERRUPTED_AGAIN, plain_error, short_reason, with_changes
 
 STATS = {"prepare_data": 1, "train_model": 2, "all": 1, "total": 4}
 TRACEBACK = 'Traceback (most recent call last):\n  File "own.py", line 1, in step\n    x\nValueError: no such wheel'
@@ -286,6 +286,24 @@ def test_a_job_without_a_log_failed_as_the_executor_says(console, stream):
         "train_model        wide  failed: SLURM job 41 was cancelled.",
         "  log: logs/train_model/wide.log, slurm/41.log",
     ]
+
+
+def test_jobs_that_ctrl_c_ends_have_no_traceback(console, stream):
+    """One while its stage was imported, one before it had a log; and Snakemake's own, if Ctrl-C comes again."""
+    imported = begin(console, 1)
+    imported.write_text("command\nTraceback (most recent call last):\n  File 'x', line 1\nKeyboardInterrupt\n")
+    begin(console, 2, "small")
+    report(console, None, "Terminating processes on user request, this might take some time.", logging.WARNING)
+    for number in (1, 2):
+        report(console, "job_error", jobid=number, log=["the.log"], rule_msg="")
+    report(console, "error", msg="Command 'python stage.py' died with <Signals.SIGINT: 2>.")
+    report(console, "error", msg=FAILED)
+    *_, first, _, second, _, last = lines(stream)
+    assert first == "train_model        wide  stopped by SIGINT" and second == "train_model        small  stopped by SIGINT"
+    assert "2 stopped" in last and "failed" not in last
+    again = "Traceback (most recent call last):\n\n  File 'x'\n\nKeyboardInterrupt\n\n\nDuring handling\n\nRuntimeError: running\n\n"
+    report(console, None, again, logging.ERROR)
+    assert lines(stream) == [INTERRUPTED_AGAIN]
 
 
 def test_the_last_job_of_a_group_is_the_one_that_failed(console, stream):

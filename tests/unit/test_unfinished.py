@@ -125,6 +125,8 @@ def test_a_failed_an_interrupted_and_a_finished_run(workflow, tmp_path):
             "small  60/126\nthe kernel killed 1 process of this job on a1 for memory (limit 100 MB)\nkilled by SIGKILL\n",
             "killed by SIGKILL: the kernel killed 1 process of this job on a1 for memory (limit 100 MB)",
         ),
+        ("Traceback (most recent call last):\n  File 'x'\nKeyboardInterrupt\n", "stopped by SIGINT"),
+        ("reading\ninterrupted\n", "stopped by SIGINT"),
         ("starting\nsmall  eta 0:40  60/126  48 %  loss 0.482\n", "starting"),
         ("", "{log} is empty"),
         (None, "it left no {log}; Snakemake's own messages say why"),

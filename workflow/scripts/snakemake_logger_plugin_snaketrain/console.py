@@ -23,8 +23,11 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_logger_plugin_snaketrain.messages import (
     COMMAND_FAILED,
     FAILED,
+    INTERRUPTED,
+    INTERRUPTED_AGAIN,
     SUBMITTED,
     is_chatter,
+    is_second_interrupt,
     jobs_in,
     jobs_to_do,
     number_of_jobs,
@@ -125,6 +128,7 @@ class Console(LogHandlerBase):
         self.unseen: dict[int, str] = {}  # the rules of jobs without log and output, which are not ours
         self.finished: dict[int, str] = {}  # rules
         self.unfinished: dict[int, str] = {}  # what happened to a job, until another try finishes it
+        self.is_interrupted = False
         self.total = 0
         self.planned: Counter[str] = Counter()  # jobs by rule, when the workflow began
         self.seconds: dict[str, list[float]] = {}  # that finished jobs took, by stage
@@ -168,7 +172,10 @@ class Console(LogHandlerBase):
                 pass
             elif submitted := SUBMITTED.match(str(record.msg)):
                 self._submitted(*submitted.groups())
+            elif is_second_interrupt(str(record.msg)):
+                self.print(INTERRUPTED_AGAIN, record.levelno)
             elif event or not is_chatter(str(record.msg or "")):
+                self.is_interrupted = self.is_interrupted or str(record.msg).startswith(INTERRUPTED)
                 self.print(with_changes(self.format(record)), record.levelno)
         except Exception:  # a mistake here must not end the workflow
             self.handleError(record)
@@ -283,7 +290,8 @@ class Console(LogHandlerBase):
             return
         self._look(job)
         said = str(fields["rule_msg"] or "").strip()  # by the executor
-        error = last_error(job.log, job.folder) if job.has_written else said or "it left no log"
+        no_log = "stopped by SIGINT" if self.is_interrupted else "it left no log"
+        error = last_error(job.log, job.folder) if job.has_written else said or no_log
         traceback = last_traceback(job.log, error) if job.has_written else []
         also = [said] if said and said != error else []
         if error.startswith("stopped by "):

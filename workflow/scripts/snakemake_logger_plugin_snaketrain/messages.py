@@ -24,7 +24,11 @@ CHATTER = (
     "SLURM run ID:",
     "Both 'sacctmgr' and 'sshare' returned empty results",  # for each job, on a cluster without accounting
 )
-COMMAND_FAILED = re.compile(r"Command .* returned non-zero exit status -?\d+\.", re.S)  # of which the job's own error says more
+COMMAND_FAILED = re.compile(
+    r"Command .* (returned non-zero exit status -?\d+|died with <Signals\.\w+: \d+>)\.", re.S
+)  # of which the job's own error says more
+INTERRUPTED = "Terminating processes on user request"
+INTERRUPTED_AGAIN = "Interrupted again: what still runs ends without being waited for. The same command goes on; what is finished is kept."
 FAILED = "At least one job did not complete successfully."
 PLACE = re.compile(r"^\w*(?:Error|Exception)(?: in (?:rule \w+)?(?: in )?(?:file \".*\", line \d+)?)?:$")
 FRAME = re.compile(r"^ +File \".*\", line \d+, in ")
@@ -47,6 +51,11 @@ REASONS = {
 
 def is_chatter(text: str) -> bool:
     return text.strip().startswith(CHATTER) or not text.strip()
+
+
+def is_second_interrupt(text: str) -> bool:
+    """Of Ctrl-C while Snakemake waits for the jobs that the first one has ended: a long traceback, of other errors after it as well."""
+    return text.startswith("Traceback (most recent call last):") and "\nKeyboardInterrupt\n" in text
 
 
 def jobs_to_do(stats: Mapping[str, int]) -> str:

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+# ruff: noqa: E402
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends it without a traceback while the stage is not started yet
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's folder
 
 from snaketrain.runtime.credentials import hidden

@@ -9,6 +9,7 @@ FROM_LAUNCHERS = re.compile(r"\[?[EWI]\d{4}[ :]|srun: error: |[=-]+$")  # messag
 EXCEPTION = re.compile(r"(?!torch\.distributed\.elastic)[\w.]*(Error|Exception|Interrupt|NotFound)\b")
 KILLED = re.compile(r"killed by SIG\w+$")  # as keep_log.py ends a log
 KILLER = re.compile(r"the kernel killed .*|rank \d+ was killed by .*")  # who knows more of it
+INTERRUPTED = ("KeyboardInterrupt", "interrupted")  # by Ctrl-C, before a stage has begun and later
 TRACEBACK = "Traceback (most recent call last):"
 LAST_BYTES = 65_536  # read from the end of a journal, which may be long
 LONGEST_TRACEBACK = 40  # lines; the log has all of it
@@ -31,7 +32,8 @@ def last_error(log: Path, folder: Path) -> str:
         reason = one_line(end.get("error") or f"stopped by {', '.join(end.get('signals', []))} at step {end['step']}")
         if reason.removesuffix("...") in text:  # otherwise it is from an earlier attempt
             return reason
-    return one_line(next((line for line in reversed(messages) if EXCEPTION.match(line)), messages[-1] if messages else f"{log} is empty"))
+    found = one_line(next((line for line in reversed(messages) if EXCEPTION.match(line)), messages[-1] if messages else f"{log} is empty"))
+    return "stopped by SIGINT" if found in INTERRUPTED else found
 
 
 def _killed(messages: list[str]) -> str:
