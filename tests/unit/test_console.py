@@ -288,7 +288,7 @@ def test_a_job_without_a_log_failed_as_the_executor_says(console, stream):
     ]
 
 
-def test_jobs_that_ctrl_c_ends_have_no_traceback(console, stream):
+def test_jobs_that_ctrl_c_ends_have_no_traceback(console, stream, capsys):
     """One while its stage was imported, one before it had a log; and Snakemake's own, if Ctrl-C comes again."""
     imported = begin(console, 1)
     imported.write_text("command\nTraceback (most recent call last):\n  File 'x', line 1\nKeyboardInterrupt\n")
@@ -301,9 +301,15 @@ def test_jobs_that_ctrl_c_ends_have_no_traceback(console, stream):
     *_, first, _, second, _, last = lines(stream)
     assert first == "train_model        wide  stopped by SIGINT" and second == "train_model        small  stopped by SIGINT"
     assert "2 stopped" in last and "failed" not in last
+    console.close()
     again = "Traceback (most recent call last):\n\n  File 'x'\n\nKeyboardInterrupt\n\n\nDuring handling\n\nRuntimeError: running\n\n"
-    report(console, None, again, logging.ERROR)
-    assert lines(stream) == [INTERRUPTED_AGAIN]
+    alone = logging.Logger("without handlers")
+    try:
+        for message in (again, "another error"):
+            alone.error(message)
+    finally:
+        logging.lastResort.filters.clear()
+    assert capsys.readouterr().err.splitlines() == [INTERRUPTED_AGAIN, "another error"]
 
 
 def test_the_last_job_of_a_group_is_the_one_that_failed(console, stream):

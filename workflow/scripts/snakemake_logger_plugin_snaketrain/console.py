@@ -24,15 +24,14 @@ from snakemake_logger_plugin_snaketrain.messages import (
     COMMAND_FAILED,
     FAILED,
     INTERRUPTED,
-    INTERRUPTED_AGAIN,
     SUBMITTED,
     is_chatter,
-    is_second_interrupt,
     jobs_in,
     jobs_to_do,
     number_of_jobs,
     plain_error,
     short_reason,
+    shorten_second_interrupt,
     with_changes,
 )
 from snakemake_logger_plugin_snaketrain.running_jobs import RunningJob, seconds_left
@@ -172,8 +171,6 @@ class Console(LogHandlerBase):
                 pass
             elif submitted := SUBMITTED.match(str(record.msg)):
                 self._submitted(*submitted.groups())
-            elif is_second_interrupt(str(record.msg)):
-                self.print(INTERRUPTED_AGAIN, record.levelno)
             elif event or not is_chatter(str(record.msg or "")):
                 self.is_interrupted = self.is_interrupted or str(record.msg).startswith(INTERRUPTED)
                 self.print(with_changes(self.format(record)), record.levelno)
@@ -211,6 +208,8 @@ class Console(LogHandlerBase):
 
     def close(self) -> None:
         self.stop()  # where the workflow has ended by an error of its own
+        if self.is_interrupted and logging.lastResort:  # to which Snakemake's last words go
+            logging.lastResort.addFilter(shorten_second_interrupt)
         super().close()
 
     def _follow(self) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -53,9 +54,11 @@ def is_chatter(text: str) -> bool:
     return text.strip().startswith(CHATTER) or not text.strip()
 
 
-def is_second_interrupt(text: str) -> bool:
-    """Of Ctrl-C while Snakemake waits for the jobs that the first one has ended: a long traceback, of other errors after it as well."""
-    return text.startswith("Traceback (most recent call last):") and "\nKeyboardInterrupt\n" in text
+def shorten_second_interrupt(record: logging.LogRecord) -> bool:
+    """Of Ctrl-C while Snakemake waits for jobs that the first one ends: three tracebacks, the last ones about event loops."""
+    if str(record.msg).startswith("Traceback (most recent call last):") and "\nKeyboardInterrupt\n" in str(record.msg):
+        record.msg = INTERRUPTED_AGAIN
+    return True
 
 
 def jobs_to_do(stats: Mapping[str, int]) -> str:
