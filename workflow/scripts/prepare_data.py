@@ -31,7 +31,7 @@ def main(args: argparse.Namespace) -> None:
         for split, of_split in files.items():
             report_unread(of_split, data, f"data.{split}")
         if data.by_class:
-            facts = report = preparing.prepare_items(data, output)
+            facts = report = preparing.prepare_items(data, output, cores=args.threads)
             made = preparing.files_of_items(facts)
         elif model is None:
             raise SystemExit("prepare_data: --tokenizer is missing; only a dataset class needs none.")

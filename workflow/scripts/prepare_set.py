@@ -32,7 +32,7 @@ def main(args: argparse.Namespace) -> None:
         if fetched:
             facts, report, made = _prepare(args.place, reading, prepared, fetched, job.folder, args.threads)
         else:
-            items = prepare_items(reading, job.folder, ("test",))
+            items = prepare_items(reading, job.folder, ("test",), args.threads)
             check_classes("data.test", items["label_names"], prepared.facts["label_names"])
             facts = report = prepared.facts | {"splits": items["splits"], "datasets": items["datasets"]}
             made = files_of_items(items)

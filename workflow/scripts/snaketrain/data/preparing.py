@@ -215,12 +215,15 @@ def label_counts(writer: SplitWriter) -> list[int]:
 # A stream has no numbers: it is the training data as it is, and the other splits are given.
 
 
-def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS) -> JsonObject:
+def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS, cores: int = 1) -> JsonObject:
     """Write `train.npy`, `dev.npy` and `test.npy`, or only those that are asked for, and what is computed once for their items; returns the facts
     about them."""
+    import torch
+
     from snaketrain.data.loading.streams import is_stream
     from snaketrain.data.loading.training_data import Items, described, make, numbered, own_facts, precomputed
 
+    torch.set_num_threads(cores)  # each item is made on one, whatever this is
     given = {split: source for split in SPLITS if (source := getattr(data, split))}
     made = {split: make(source.use, source.arguments, f"data.{split}") for split, source in given.items()}
     if is_stream(stream := made.get("train")):
