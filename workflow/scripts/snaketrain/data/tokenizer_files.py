@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as LibraryTokenizer
 
 
+PAD_TOKENS = ("[PAD]", "<pad>")  # where a tokenizer names none
 COPIED = (
     "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "chat_template.jinja",
     "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
@@ -68,7 +69,7 @@ def copy_tokenizer(source: Path, target: Path, pair: bool = False) -> list[str]:
     target.mkdir(parents=True)
     write_json(target / "tokenizer.json", _read(source / "tokenizer.json") | {"padding": None, "truncation": None})
     config = _read(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
-    pad = _content(config.get("pad_token")) or next((t for t in ("[PAD]", "<pad>") if t in vocabulary(target)), None)
+    pad = _content(config.get("pad_token")) or next((t for t in PAD_TOKENS if t in vocabulary(target)), None)
     # without a class, transformers would look for a model's configuration beside the tokenizer
     ours: JsonObject = {"tokenizer_class": GENERIC[0]} | ({"pad_token": pad} if pad else {})
     if pair and config.get("tokenizer_class", GENERIC[0]) in GENERIC and any(_load(target).encode("a", "b").type_ids):
@@ -107,7 +108,7 @@ def vocabulary(folder: Path) -> dict[str, int]:
 def pad_token_id(folder: Path) -> int:
     known = vocabulary(folder)
     configured = _content(_read(folder / "tokenizer_config.json").get("pad_token"))
-    return next((known[token] for token in (configured, "[PAD]", "<pad>") if token in known), 0)
+    return next((known[token] for token in (configured, *PAD_TOKENS) if token in known), 0)
 
 
 def _near(token: str, folder: Path) -> str:

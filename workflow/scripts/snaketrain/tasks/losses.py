@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from snaketrain.config.errors import problems_of
 from snaketrain.config.references import load
+from snaketrain.config.schema.base import Use
 from snaketrain.labels.classes import focal
 from snaketrain.models.token_losses import learnt_rows
 from snaketrain.runtime.strict_json import Json, JsonObject
@@ -76,15 +78,16 @@ class Summed:
         return found.reshape(examples, -1).mean(1).sum()
 
 
-def of_task(given: JsonObject) -> Summed:
+def named_loss(given: Json) -> Summed:
     """A loss that the configuration names in place of the task's own."""
     where = "train.task.arguments.loss"
-    if not isinstance(given, dict) or "use" not in given or given.keys() - {"use", "arguments"}:
-        raise SystemExit(f"{where}: is {given}. Write {{use: torch.nn.CrossEntropyLoss, arguments: {{...}}}}.")
-    return Summed(given["use"], given.get("arguments") or {}, where)
+    if wrong := problems_of(Use, given, where, "argument"):
+        raise SystemExit("\n".join(wrong))
+    named = Use.model_validate(given)
+    return Summed(named.use, named.arguments, where)
 
 
-def of_learnt(loss: Summed, logits: Tensor, targets: Tensor) -> Tensor:
+def loss_of_learnt(loss: Summed, logits: Tensor, targets: Tensor) -> Tensor:
     """The sum over the rows of `logits` that have a target."""
     rows, targets = learnt_rows(logits, targets, loss.where)
     return loss(by_position((rows, targets)), len(targets), every=True) if len(targets) else rows.sum()

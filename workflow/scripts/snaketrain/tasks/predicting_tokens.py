@@ -14,7 +14,7 @@ from snaketrain.models.pretrained import describe_model
 from snaketrain.models.token_losses import NO_TARGET, token_losses, vocabulary_size
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Modules, Task
-from snaketrain.tasks.losses import Summed, of_learnt, of_task
+from snaketrain.tasks.losses import Summed, loss_of_learnt, named_loss
 from snaketrain.tasks.metrics import text_metrics, text_sums
 
 if TYPE_CHECKING:
@@ -133,14 +133,13 @@ class TokenPrediction(Task):
     generate: JsonObject | None = None
     generation: Generation | None = None
     kept: Mapping[int, JsonObject] = {}  # by the numbers of the examples
-
     own_loss: Summed | None = None
 
     def __init__(self, generate: JsonObject | None = None, loss: JsonObject | None = None):
         """`generate`: the settings by which each evaluation generates answers; none: it does not. `loss`: one in place of the cross entropy, called with logits and tokens."""
         self.generate = generate
         if loss is not None:
-            self.own_loss = of_task(loss)
+            self.own_loss = named_loss(loss)
         self.metrics = {name: mode for name, mode in self.metrics.items() if generate is not None or name not in TEXT_METRICS}
 
     def check_positions(self, needed: int, advice: str) -> None:
@@ -174,7 +173,7 @@ class TokenPrediction(Task):
 
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:
         logits, targets = self.predictions(modules, batch)
-        return of_learnt(self.own_loss, logits, targets) if self.own_loss else token_losses(logits, targets).sum()
+        return loss_of_learnt(self.own_loss, logits, targets) if self.own_loss else token_losses(logits, targets).sum()
 
     def outputs(self, modules: Modules, batch: Batch) -> TokenOutputs:
         if self.generate is not None and self.generation is None:

@@ -14,6 +14,7 @@ from snaketrain.data.loading.examples import padded
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.data.reading import cell, check_columns, parser_of, readable, rows
 from snaketrain.data.surveying import decodable
+from snaketrain.data.tokenizer_files import PAD_TOKENS
 from snaketrain.runtime.loaded_code import count_as_read
 from snaketrain.runtime.strict_json import JsonObject
 
@@ -114,5 +115,5 @@ def open_tokenizer(folder: str) -> Any:  # of transformers
     count_as_read(*(str(each) for each in (file, file.with_name("tokenizer_config.json")) if each.is_file()))
     opened = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     known = opened.get_vocab()
-    opened.pad_token = opened.pad_token or next((token for token in ("[PAD]", "<pad>") if token in known), None)
+    opened.pad_token = opened.pad_token or next((token for token in PAD_TOKENS if token in known), None)
     return opened

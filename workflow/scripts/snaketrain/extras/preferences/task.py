@@ -86,14 +86,14 @@ class Preferences(Task):
             check_vocabulary(made["model"], data["vocab_size"])
             if can_be_probed(made["model"]):
                 refuse_later_tokens(made["model"], model["use"])
-        beside = self.loss in WITH_REFERENCE and not self.is_precomputed
-        if beside and model.get("adapters"):
+        needs_reference = self.loss in WITH_REFERENCE and not self.is_precomputed
+        if needs_reference and model.get("adapters"):
             if heads := getattr(config_of(made["model"]), "modules_to_save", None):
                 raise SystemExit(
                     f"model.adapters: {', '.join(heads)} would be trained in full, and the reference is the model without its adapters. "
                     "Remove them from modules_to_save, or name pretrained weights that have them."
                 )
-        elif beside:
+        elif needs_reference:
             made["reference"] = make_model(model, folder, {}, {}).requires_grad_(False)
         for module in made.values():  # answers and modules are compared, so that dropout would be noise in every margin
             for part in module.modules():
@@ -176,12 +176,12 @@ class Preferences(Task):
 
     def log_ratios(self, modules: Modules, batch: Batch) -> Tensor:
         """How much more probable the model finds the answers than the reference does; with IPO on average over their tokens."""
-        before = self.before(modules, batch)
-        ratios = log_probabilities(modules["model"], batch) - before
+        of_reference = self.of_reference(modules, batch)
+        ratios = log_probabilities(modules["model"], batch) - of_reference
         return ratios / lengths(batch) if self.loss == "ipo" else ratios
 
-    def before(self, modules: Modules, batch: Batch) -> Tensor:
-        """By the reference: computed with the data, or a copy of the model, or the model without its adapters."""
+    def of_reference(self, modules: Modules, batch: Batch) -> Tensor:
+        """Its log probabilities: computed with the data, or by a copy of the model, or by the model without its adapters."""
         if ("reference" in batch) != self.is_precomputed:
             raise SystemExit("data: some sets have the argument `reference` and others do not. Give it to all of them.")
         if self.is_precomputed:

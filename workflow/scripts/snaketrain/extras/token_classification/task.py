@@ -13,7 +13,7 @@ from snaketrain.extras.token_classification.label_kind import TagsHead
 from snaketrain.labels import metrics_by_label_kind
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Columns, Modules
-from snaketrain.tasks.losses import of_learnt, of_task
+from snaketrain.tasks.losses import loss_of_learnt, named_loss
 from snaketrain.tasks.text_classification import TextClassification
 
 
@@ -31,7 +31,7 @@ class TokenClassification(TextClassification):
         """`loss`: one in place of the cross entropy, called with the logits and the classes of all words."""
         super().__init__()
         if loss is not None:
-            self.own_loss = of_task(loss)
+            self.own_loss = named_loss(loss)
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
         if data["label_kind"] != "tags":
@@ -45,7 +45,7 @@ class TokenClassification(TextClassification):
 
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:
         logits, labels = self.logits(modules, batch), learnt(batch)
-        return of_learnt(self.own_loss, logits, labels) if self.own_loss else self.head.losses(logits, labels).sum()
+        return loss_of_learnt(self.own_loss, logits, labels) if self.own_loss else self.head.losses(logits, labels).sum()
 
     def outputs(self, modules: Modules, batch: Batch) -> WordOutputs:  # type: ignore[override]
         logits, starts = self.logits(modules, batch).float(), batch["word_starts"]
