@@ -295,6 +295,23 @@ def test_output_of_snakemake():
     assert TOKEN not in record.shellcmd
 
 
+@pytest.mark.parametrize(
+    ("field", "clean"),
+    [
+        (f"train --token {TOKEN}", "train --token ***"),
+        (["train.csv", ADDRESS], ["train.csv", "https://***@data.example/reviews.csv"]),
+        ({"password": "sesame street", "run": "small"}, {"password": "***", "run": "small"}),
+        ([{"password": 4711, "runs": 2}, "train.csv"], [{"password": "***", "runs": 2}, "train.csv"]),
+        (["train.csv", "dev.csv"], ["train.csv", "dev.csv"]),
+    ],
+)
+def test_a_single_field_with_a_secret_is_found(field, clean):
+    record = logging.LogRecord("snakemake", logging.INFO, "", 0, "Finished", (), None)
+    record.field = field
+    assert Concealing().filter(record)
+    assert record.field == clean and record.getMessage() == "Finished"
+
+
 def test_a_wrong_configuration_is_reported_without_passwords():
     assert IN_ADDRESS not in str(ConfigurationError([f"data.train.path: no file at {ADDRESS}"]))
 

@@ -212,10 +212,20 @@ class Concealing(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         hide = _hiding()
-        for name, value in list(vars(record).items()):
-            if isinstance(value, str | list | dict | tuple) and (clean := hidden_in(value, hide=hide)) != value:
+        fields = {name: value for name, value in vars(record).items() if isinstance(value, str | list | dict | tuple)}
+        texts = [text for value in fields.values() if _has_texts_alone(value) for text in _texts(value)]
+        # most records have no secret, as one look at all their texts shows: a dry run has two records for each job
+        if (together := "\n".join(texts)) == hide(together):
+            fields = {name: value for name, value in fields.items() if not _has_texts_alone(value)}
+        for name, value in fields.items():
+            if (clean := hidden_in(value, hide=hide)) != value:
                 setattr(record, name, tuple(clean) if isinstance(value, tuple) else clean)
         return True
+
+
+def _has_texts_alone(value: Json) -> bool:
+    """Nothing is hidden in it because of its name."""
+    return isinstance(value, str) or (isinstance(value, list | tuple) and all(isinstance(each, str) for each in value))
 
 
 def hide_in_tracebacks() -> None:
@@ -246,7 +256,6 @@ def _hiding_in(environment: frozenset[tuple[str, str]]) -> Callable[[str], str]:
     around = r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]*?{}[A-Za-z0-9+/_-]*={{0,2}}"
     patterns = (_any_of(plain, _bounded), _any_of(encoded, lambda form: around.format(re.escape(form))))
 
-    @functools.lru_cache(maxsize=64)  # most fields of a log's records are those of the record before
     def hide(text: str) -> str:
         if len(text) < 4:  # shorter than any secret
             return text
