@@ -110,8 +110,8 @@ def test_it_has_figures_with_interval_and_baseline_limits_and_settings(run):
         and "| test | loss | 0.5000 |  |  |" in text
     )
     assert f"| train | 80 | bad 50, {plain(ODD)} 30 |" in text and "fine-tuned from owner/base" in text
-    assert f"weakest class on the test set is {plain(ODD)}: F1 0.2500 of 12" in text and "error).\n" in text
-    assert "longer than 16 tokens are cut (2 of the training" in text and "duplicate 3" in text
+    assert f"weakest class on the test set is {plain(ODD)}: F1 0.2500, and it occurs 12 times" in text and "error).\n" in text
+    assert "at most 16 tokens; 2 of the training examples were cut" in text and "duplicate 3" in text
     assert "| train.learning\\_rate | 0.001 |" in text and "| train.seed | 0 |" in text
     assert "The interval is the 95% one over the examples (Wilson). The baseline is a constant answer." in text
     assert (

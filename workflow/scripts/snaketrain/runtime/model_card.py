@@ -197,15 +197,15 @@ def limits(data: Manifest, results: list[JsonObject]) -> str:
     ]
     if longest := facts.get("max_length"):
         cut = facts.get("splits", {}).get("train", {}).get("truncated")
-        share = f" ({cut} of the training texts were)" if cut is not None else ""
-        found.append(f"Texts longer than {longest} tokens are cut{share}.")
+        share = f"; {cut} of the training examples were cut to that" if cut is not None else ""
+        found.append(f"An input has at most {longest} tokens{share}.")
     if issues := {name: count for name, count in (facts.get("odd") or {}).items() if count}:
         found.append(f"Issues in the data: {', '.join(f'{plain(name)} {count}' for name, count in issues.items())}.")
     for each in results:
         if each["split"] == "test" and (classes := each.get("classes")):
             name, worst = min(classes.items(), key=lambda item: item[1]["f1"])
             f1 = rounded(worst["f1"], 4)
-            found.append(f"The weakest class on the test set is {plain(name)}: F1 {f1} of {worst['examples']} examples.")
+            found.append(f"The weakest class on the test set is {plain(name)}: F1 {f1}, and it occurs {worst['examples']} times.")
         if each["split"] == "test" and each.get("calibration_error") is not None:
             found.append(f"Its probabilities are off by {rounded(each['calibration_error'], 4)} on average (expected calibration error).")
     return "\n".join(f"- {line}" for line in found)
