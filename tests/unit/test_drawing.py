@@ -128,7 +128,8 @@ def test_the_metric_by_each_setting_that_was_varied():
 
 
 def test_a_setting_is_shown_as_on_the_page_without_secrets(monkeypatch):
-    assert [pictures.shown(value) for value in (1e-5, None, "raw/train.csv", [0.1, 0.2], "torch.optim.AdamW")] == [
-        "1e-05", "–", "raw/train.csv", "[0.1, 0.2]", "AdamW",
+    callbacks = [{"use": "b.C", "arguments": {"on": True}}]
+    assert [pictures.shown(value) for value in (1e-5, None, "raw/train.csv", [0.1, 0.2], "torch.optim.AdamW", callbacks)] == [
+        "1e-05", "–", "raw/train.csv", "[0.1, 0.2]", "AdamW", '[{"use": "b.C", "arguments": {"on": true}}]',
     ]  # fmt: skip
     assert "hunter2" not in pictures.shown("postgresql://anna:hunter2@host/data")

@@ -99,5 +99,10 @@ def shortened(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
+def as_text(value: Json) -> str:
+    """A setting without the quotes of a text, everything else as JSON, much as it is in YAML."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def spoken(metric: str) -> str:
     return metric.replace("_", " ").replace("f1", "F1")
