@@ -64,11 +64,11 @@ def by_effect(monkeypatch):
 
     checks = Checks(Findings(lambda _: None), Path("results"))
 
-    def asked(runs, without_data=()):
+    def asked(runs, untried=()):
         found = []
         for name, run in runs.items():
             before = len(checks.findings.problems)
-            checks.check(run, tries=name not in without_data)
+            checks.check(run, tries=name not in untried)
             found += [f"{problem} (run {name})" for problem in checks.findings.problems[before:]]
         return found, []
 

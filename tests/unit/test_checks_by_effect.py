@@ -305,6 +305,18 @@ def test_what_ends_or_holds_the_process_is_the_fault_of_that_object(in_a_process
     assert "noise" not in capfd.readouterr().out
 
 
+def test_of_settings_that_contradict_each_other_only_the_names_are_tried(in_a_process, forks, capfd):
+    """They neither end the process, which would hide what is wrong elsewhere, nor count as right afterwards."""
+    forks()
+    contradiction, heads = {"train.save_every": 5, "train.save_every_minutes": 5}, {"model.arguments": SIZE | {"num_attention_heads": 3}}
+    runs = {"wrong": contradiction | {"model.arguments": {"hiden_size": 8}}, "other": heads}
+    found = sorted(problem.partition(":")[0] for problem in problems_of(BASE | {"runs": runs}))
+    assert found == ["model.arguments", "model.arguments.hiden_size", "runs.wrong.train"]
+    assert "not checked by trying" not in capfd.readouterr().err
+    assert [problem.partition(":")[0] for problem in problems_of(BASE | {"runs": {"a": contradiction | heads}})] == ["runs.a.train"]
+    assert [problem.partition(":")[0] for problem in problems_of(BASE | {"runs": {"a": heads}})] == ["model.arguments"]
+
+
 def test_an_unchanged_start_imports_nothing_and_a_changed_file_is_checked_again(in_a_process, forks, folder, monkeypatch):
     config = MODULE | {"runs": {"a": {}, "b": {"train.seed": 7}}}
     assert problems_of(config) == []

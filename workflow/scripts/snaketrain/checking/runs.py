@@ -26,6 +26,7 @@ from snaketrain.checking.planned import NotPlannable, PlannedModel, fetched_or_l
 from snaketrain.checking.trying import Sample, built, sample_of, step, tried
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Use
+from snaketrain.config.schema.base import CONTRADICTIONS_LATER
 from snaketrain.data.cells import BadData
 from snaketrain.orchestration.own_files import references, uses_in
 from snaketrain.runtime.loaded_code import is_own
@@ -87,12 +88,12 @@ def positions_of(module: nn.Module) -> int | None:
     return declared
 
 
-def check(runs: Mapping[str, Settings], findings: Findings, results: Path = Path("results"), without_data: Collection[str] = ()) -> None:
-    """`results`: where prepared data and fetched models are looked for; `without_data`: runs whose data is known to be wrong."""
+def check(runs: Mapping[str, Settings], findings: Findings, results: Path = Path("results"), untried: Collection[str] = ()) -> None:
+    """`results`: where prepared data and fetched models are looked for; `untried`: runs that are known to be wrong."""
     checks = Checks(findings, results)
     for name, run in runs.items():
         findings.run = name
-        checks.check(run, tries=name not in without_data)
+        checks.check(run, tries=name not in untried)
 
 
 class Checks:
@@ -252,8 +253,9 @@ def main() -> None:
     say({"ready": True})
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore")
-    runs = {name: Settings.model_validate(settings) for name, settings in request["runs"].items()}
-    check(runs, Findings(say, request["skipped"]), without_data=request["without_data"])
+    # contradictions are reported already, and must not hide what is wrong elsewhere
+    runs = {name: Settings.model_validate(settings, context=CONTRADICTIONS_LATER) for name, settings in request["runs"].items()}
+    check(runs, Findings(say, request["skipped"]), untried=request["untried"])
     loaded = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
     say({"done": True, "files": sorted({file for file in loaded if isinstance(file, str) and is_own(file)})})
     os._exit(0)  # what the code of users has begun, such as threads, is not waited for

@@ -36,8 +36,14 @@ from snaketrain.runtime.strict_json import Json, JsonObject
 SECTIONS = tuple(Settings.model_fields)
 WITH_NAMES = ("datasets", "runs", "sweeps", *(extra.KEY for extra in modules("top_level")))  # below them are names that the user gives
 TOP_LEVEL = (*SECTIONS, *WITH_NAMES)
-BETWEEN_SECTIONS = "between sections"  # instead of pydantic's type of error
-CORRECTABLE = ("missing", "value_error", BETWEEN_SECTIONS)  # these errors depend on several settings, so that a run can correct them
+# instead of pydantic's type of error
+CONTRADICTION, BETWEEN_SECTIONS = "contradiction", "between sections"
+CORRECTABLE = (
+    "missing",
+    "value_error",
+    CONTRADICTION,
+    BETWEEN_SECTIONS,
+)  # these errors depend on several settings, so that a run can correct them
 ROUNDS = 20  # leaving a setting out may cause another error
 STAND_IN = {
     "train": {"use": "of_nothing.Known"},
@@ -50,6 +56,10 @@ class Validated(NamedTuple):
     settings: Settings | None  # without the invalid ones
     problems: dict[str, str]  # each with pydantic's type of error
     wrong: set[str]  # their paths; errors at or below these are only consequences
+
+    @property
+    def contradicts_itself(self) -> bool:
+        return not {CONTRADICTION, BETWEEN_SECTIONS}.isdisjoint(self.problems.values())
 
 
 class Reading(NamedTuple):
@@ -235,7 +245,7 @@ def validated(given: JsonObject, shared: JsonObject | None = None) -> Validated:
         return Validated(None, problems, wrong)
     for path, text in ((path, text) for path, section in sections_in(settings, without=shared) for text in section.contradictions()):
         if not follows(path, wrong) and not mentions(text, wrong):
-            problems[f"{path}: {text}." if path else f"{text}."] = "value_error" if path else BETWEEN_SECTIONS
+            problems[f"{path}: {text}." if path else f"{text}."] = CONTRADICTION if path else BETWEEN_SECTIONS
             wrong |= {path} if path.count(".") else set()  # the rest of the section may be right
     return Validated(settings, problems, wrong)
 

@@ -39,10 +39,10 @@ class Ended(NamedTuple):
     timed_out: bool
 
 
-def effect_problems(runs: Mapping[str, Settings], without_data: Collection[str] = ()) -> list[str]:
+def effect_problems(runs: Mapping[str, Settings], untried: Collection[str] = ()) -> list[str]:
     """Problems of runs, each with its place and the run; none of runs that were found right before.
 
-    Of runs `without_data`, whose data is known to be wrong, only the code that they name is imported.
+    Of runs `untried`, whose data is known to be wrong or whose settings contradict each other, only the code that they name is imported.
     """
     if os.environ.get(SWITCH) == "names" or not runs:
         return []
@@ -60,13 +60,13 @@ def effect_problems(runs: Mapping[str, Settings], without_data: Collection[str] 
         file=sys.stderr,
         flush=True,
     )
-    found = asked({name: runs[name] for name in first.values()}, without_data)
+    found = asked({name: runs[name] for name in first.values()}, untried)
     if found is None:
         return []
     problems, files = found
     if not problems:
         known.add(
-            (key for key, name in first.items() if name not in without_data), [*files, *_read_files(runs[name] for name in first.values())]
+            (key for key, name in first.items() if name not in untried), [*files, *_read_files(runs[name] for name in first.values())]
         )
     return problems
 
@@ -120,7 +120,7 @@ def _read_files(runs: Iterable[Settings]) -> set[str]:
 # --- the process
 
 
-def asked(runs: Mapping[str, Settings], without_data: Collection[str] = ()) -> tuple[list[str], list[str]] | None:
+def asked(runs: Mapping[str, Settings], untried: Collection[str] = ()) -> tuple[list[str], list[str]] | None:
     """The problems, and the files of users that were loaded; None where nothing can be tried here.
 
     What ends a process is left out of the next one, so that everything else is reported as well.
@@ -128,7 +128,7 @@ def asked(runs: Mapping[str, Settings], without_data: Collection[str] = ()) -> t
     skipped: list[str] = []
     ends: list[str] = []
     for _ in range(MOST_PROCESSES):
-        problems, files, ended = _one_process(runs, skipped, without_data)
+        problems, files, ended = _one_process(runs, skipped, untried)
         if ended is None:
             return ends + problems, files
         if ended.attempt is None:
@@ -143,11 +143,9 @@ def asked(runs: Mapping[str, Settings], without_data: Collection[str] = ()) -> t
     return ends + problems, files
 
 
-def _one_process(
-    runs: Mapping[str, Settings], skipped: list[str], without_data: Collection[str]
-) -> tuple[list[str], list[str], Ended | None]:
+def _one_process(runs: Mapping[str, Settings], skipped: list[str], untried: Collection[str]) -> tuple[list[str], list[str], Ended | None]:
     asked = {name: run.model_dump(mode="json") for name, run in runs.items()}
-    request = json.dumps({"runs": asked, "skipped": skipped, "without_data": sorted(without_data)})
+    request = json.dumps({"runs": asked, "skipped": skipped, "untried": sorted(untried)})
     command = trying("snaketrain.checking.runs")
     with tempfile.TemporaryFile("w+") as asking, tempfile.TemporaryFile("w+", errors="replace") as said:
         asking.write(request)

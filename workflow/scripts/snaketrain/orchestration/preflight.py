@@ -70,9 +70,9 @@ def examine(config: JsonObject) -> dict[str, Settings]:
     problems += tracking(runs)
     problems += shell_problems(runs)
     problems += [problem for problems_of in hooks("check", "problems_of_runs") for problem in problems_of(runs)]
-    without_data = [name for name in runs if follows("data", reading.runs[name].wrong)]
+    untried = [name for name in runs if (found := reading.runs[name]).contradicts_itself or follows("data", found.wrong)]
     wrong = set().union(*(found.wrong for found in reading.runs.values()))
-    problems += [each for each in effect_problems(runs, without_data) if not is_known(each, problems) and not follows_by_path(each, wrong)]
+    problems += [each for each in effect_problems(runs, untried) if not is_known(each, problems) and not follows_by_path(each, wrong)]
     if not problems:  # a plan, say, would fail or mean nothing with wrong settings
         problems = [problem for problems_of in hooks("check", "problems") for problem in problems_of(runs)]
     if problems:

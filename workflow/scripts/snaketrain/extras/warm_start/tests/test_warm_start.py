@@ -188,7 +188,7 @@ def test_runs_are_tried_in_a_forked_process(server, tmp_path, monkeypatch):
         name: Settings.model_validate({"data": data, "model": {"use": "torch.nn.Linear"}, "train": {"optimizer": f"mine.py:{name}"}})
         for name in ("leaves", "crashes", "hangs")
     }
-    problems, _ = effects.asked(runs, without_data=())
+    problems, _ = effects.asked(runs, untried=())
     found = {name: [problem for problem in problems if f"mine.py:{name}" in problem] for name in runs}
     assert [
         how in " ".join(found[name]) for name, how in (("leaves", "exit code 7"), ("crashes", "SIGSEGV"), ("hangs", "not returned"))
