@@ -112,6 +112,9 @@ def test_run_refuses_a_configuration_with_errors_and_finds_profiles(folder):
 
 
 def test_export_copies_a_model_that_is_as_it_was_written(folder, tmp_path):
+    own = folder / "results/runs/small/training/code/parts/mine.py"
+    own.parent.mkdir(parents=True)
+    own.write_text("FACTOR = 2\n")
     snaketrain(folder, "export", "small", str(tmp_path / "mine"))
     model = folder / "results/runs/small/selection/model"
     mine = tmp_path / "mine"
@@ -122,6 +125,7 @@ def test_export_copies_a_model_that_is_as_it_was_written(folder, tmp_path):
     here = rb'"[^"]*results/runs/small/selection/model'  # from where it was evaluated
     assert (mine / "README.md").read_bytes() == re.sub(here, b'"mine', card) != card
     assert {path.name for path in (mine / "run").iterdir()} >= {"run.yaml", "run.json", "journal.jsonl", "evaluation", "comparison.html"}
+    assert (mine / "run/code/parts/mine.py").read_text() == own.read_text(), "without which nobody can load a model of one's own"
     assert "No errors in the configuration of 1 run." in snaketrain(folder, "check", str(mine / "run/run.yaml"))
     assert "Nothing would run" in snaketrain(folder, "why", str(mine / "run/run.yaml"), "small"), "it has the settings of the run"
     snaketrain(folder, "export", "small", str(tmp_path / "mine.tar.gz"))

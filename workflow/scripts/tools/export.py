@@ -1,8 +1,8 @@
 """Copy what a colleague needs of a run to a folder, or an archive, that opens anywhere: `snaketrain export baseline my-model`.
 
-The folder has the selected model with its tokenizer and model card, so that `from_pretrained("my-model")` loads it, and in `run/` the evaluation, the
-journal, the page of the comparison and `run.yaml`, a configuration of this run alone. The model's files are compared with the digests that
-selection recorded; the card loads the model from the new folder.
+The folder has the selected model with its tokenizer and model card, so that `from_pretrained("my-model")` loads it, and in `run/` the evaluation,
+the journal, the page of the comparison, your own code as the training used it, and `run.yaml`, a configuration of this run alone. The model's files
+are compared with the digests that selection recorded; the card loads the model from the new folder.
 """
 
 import argparse
@@ -59,9 +59,11 @@ def export(results: Path, run: str, target: Path) -> None:
 def copy_record(results: Path, run: str, record: Path) -> None:
     """What tells how the model was made, and how good it is. Snakemake has made the evaluation and the comparison only after the selection."""
     folder = results / "runs" / run
-    for name in ("run.json", "journal.jsonl", "packages.txt"):
-        if (folder / "training" / name).is_file():
-            copy(folder / "training" / name, record / name)
+    training = folder / "training"
+    given = [training / name for name in ("run.json", "journal.jsonl", "packages.txt", "code.diff")]
+    for path in (*given, *sorted((training / "code").rglob("*"))):
+        if path.is_file():
+            copy(path, record / path.relative_to(training))
     for path in sorted(folder.glob("evaluation/*.*")):
         if not path.name.startswith("."):
             copy(path, record / "evaluation" / path.name)
