@@ -264,7 +264,7 @@ def executed_otherwise(folder: Path, execution: JsonObject) -> JsonObject:
     if not before or not (different := execution_differences(before, execution)):
         return {}
     message = f"resumes executed otherwise ({'; '.join(different)}): equal up to rounding only"
-    logging.warning("warning: %s", message)
+    logging.warning("%s", message)
     return {"warning": message}
 
 

@@ -232,7 +232,10 @@ class Trainer:
             precision=state.strategy.precision,
         )  # fmt: skip
         self.rank_journal.begin(step)
-        examples = f"{len(self.data.train)} examples" if isinstance(self.data.train, Sized) else "a stream"
+        number = len(self.data.train) if isinstance(self.data.train, Sized) else None
+        examples = "a stream" if number is None else f"{number} examples"
+        if number and self.train.batch_tokens is None and number < self.train.batch_size:
+            logging.warning("train.batch_size is %d, but there are only %d examples, all in each batch", self.train.batch_size, number)
         logging.info("%s parameters, %s, steps %d to %d", f"{state.parameters:,}", examples, step, plan.last)
 
     def settle(self) -> None:

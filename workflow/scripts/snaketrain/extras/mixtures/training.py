@@ -24,7 +24,5 @@ def before_attempt(attempt: "Attempt") -> "list[Callback]":
     logging.info("train.mixture: how often each example is taken: %s", ", ".join(f"{name} {times:.2f}" for name, times in seen.items()))
     for name, times in seen.items():
         if times > OFTEN:
-            logging.warning(
-                "warning: train.mixture: each example of %s is taken %.1f times: give it more examples, or less weight", name, times
-            )
+            logging.warning("train.mixture: each example of %s is taken %.1f times: give it more examples, or less weight", name, times)
     return [TimesSeen(batches)]

@@ -126,7 +126,7 @@ class Cache:
                 yield Shared(path, signed, member, json.loads(body))
             except Exception as error:  # whoever can write there may have written anything
                 why = "its signer is no member" if isinstance(error, KeyError) else f"it is damaged ({type(error).__name__})"
-                logging.warning("warning: %s is not used: %s", hidden(path), why)
+                logging.warning("%s is not used: %s", hidden(path), why)
 
     def copied(self, shared: Shared, steps: list[int], folder: Path) -> bool:
         """Whether all files are what was shared."""
@@ -139,7 +139,7 @@ class Cache:
         with ThreadPoolExecutor(AT_ONCE) as threads:
             damages = list(threads.map(lambda name: self.fetched(listed[name], folder / name), listed))
         for damage in filter(None, damages):
-            logging.warning("warning: the training of %s in the cache is not used: %s", shared.member, damage)
+            logging.warning("the training of %s in the cache is not used: %s", shared.member, damage)
         return not any(damages)
 
     def fetched(self, written: Written, target: Path) -> str | None:
@@ -270,4 +270,4 @@ class Sharing(Callback):
         try:
             self.cache.share(self.training, self.trajectory, name_of(self.training))
         except Exception as error:  # each file system has its own
-            logging.warning("warning: shared_steps.cache: nothing is shared: %s", hidden(f"{type(error).__name__}: {error}"))
+            logging.warning("shared_steps.cache: nothing is shared: %s", hidden(f"{type(error).__name__}: {error}"))

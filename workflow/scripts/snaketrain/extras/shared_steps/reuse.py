@@ -105,9 +105,7 @@ def reuse_steps(begun: Beginning, trunk: Path | None = None, cache: "Cache | Non
         if line:
             logging.info("%s", line)
     if trunk and reused is None:
-        logging.warning(
-            "warning: no step of %s is taken over: %s. This training takes all steps itself", name_of(trunk), refusal(begun, trunk)
-        )
+        logging.warning("no step of %s is taken over: %s. This training takes all steps itself", name_of(trunk), refusal(begun, trunk))
 
 
 def copies_from(cache: "Cache", begun: Beginning, trainings: Sequence[Path], copies: Path) -> list[Path]:
@@ -116,7 +114,7 @@ def copies_from(cache: "Cache", begun: Beginning, trainings: Sequence[Path], cop
     try:
         copy = cache.bring(begun.trajectory, known, begun.plan.last, copies)
     except Exception as error:  # of any file system; without the cache all steps are taken here
-        logging.warning("warning: shared_steps.cache cannot be read: %s", hidden(f"{type(error).__name__}: {error}"))
+        logging.warning("shared_steps.cache cannot be read: %s", hidden(f"{type(error).__name__}: {error}"))
         return []
     return [copy] if copy else []
 

@@ -98,7 +98,7 @@ class SlowRanks(Callback):
 
     def tell(self, step: int, message: str) -> None:
         if self.journal.writes:
-            logging.warning("warning: %s", message)
+            logging.warning("%s", message)
             self.journal.write("warning", step=step, message=message)
 
 

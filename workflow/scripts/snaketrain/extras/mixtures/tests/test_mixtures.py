@@ -305,7 +305,7 @@ def test_it_tells_shares_and_repetitions(caplog):
         "train.mixture: steps 1 to 60: of the examples 30.0% code, 70.0% train",
         "train.mixture: steps 61 to 100: of the examples 75.0% clean, 25.0% train",
         "train.mixture: how often each example is taken: code 3.20, train 2.77, clean 9.60",
-        "warning: train.mixture: each example of clean is taken 9.6 times: give it more examples, or less weight",
+        "train.mixture: each example of clean is taken 9.6 times: give it more examples, or less weight",
     ]
     figures = {"loss": 1.0}
     recorded.on_log(SimpleNamespace(step=60), figures)
