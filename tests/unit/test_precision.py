@@ -14,7 +14,7 @@ from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.distributed import Distributed
 from snaketrain.strategies.fsdp import Fsdp
 from snaketrain.strategies.shards import ShardedScaler
-from snaketrain.training import building
+from snaketrain.training import building, execution
 
 
 @pytest.fixture
@@ -73,3 +73,12 @@ def test_an_evaluation_uses_the_precision_of_the_training(monkeypatch, tmp_path)
     with pytest.raises(Chosen, match="bf16"):
         given = JobSettings("evaluate_model", {"evaluate": Evaluate().as_json}, {})
         Scoring(Namespace(device="cpu"), given, training, training, None).score(tmp_path, {}, [], "small")
+
+
+@pytest.mark.parametrize(
+    ("described", "known"), [("flags\t\t: fpu avx512f avx512_bf16", True), ("flags\t\t: fpu avx512f", False), ("model name: bf16", False)]
+)
+def test_what_bf16_would_give_is_measured_where_a_cpu_has_instructions_for_it(monkeypatch, described, known):
+    monkeypatch.setattr(execution, "_described_cpus", lambda: [described])
+    gain = execution.gain_of_bf16()
+    assert gain is not None and gain > 0 if known else gain is None
