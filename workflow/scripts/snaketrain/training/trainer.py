@@ -235,7 +235,9 @@ class Trainer:
         number = len(self.data.train) if isinstance(self.data.train, Sized) else None
         examples = "a stream" if number is None else f"{number} examples"
         if number and self.train.batch_tokens is None and number < self.train.batch_size:
-            logging.warning("train.batch_size is %d, but there are only %d examples, all in each batch", self.train.batch_size, number)
+            logging.warning(
+                "train.batch_size is %d, more than the training data has (%d): each batch has all of it", self.train.batch_size, number
+            )
         logging.info("%s parameters, %s, steps %d to %d", f"{state.parameters:,}", examples, step, plan.last)
 
     def settle(self) -> None:
