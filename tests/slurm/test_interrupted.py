@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import limits
 import pytest
@@ -77,11 +78,18 @@ def followed(undisturbed, tmp_path_factory) -> Iterator[Followed]:
     slurm("scancel", "--quiet", "--user", str(os.getuid()))
 
 
+def stands_still(folder: Path) -> bool:
+    """SLURM suspends a job by SIGTSTP, and some seconds later by SIGSTOP."""
+    before = len(steps(folder))
+    time.sleep(limits.seconds(4))
+    return len(steps(folder)) == before
+
+
 def test_suspended_for_longer_than_a_stall(followed):
     """Which ends nothing: the processes did not live in this time."""
     workflow, job = followed.under_way(), job_of(followed.folder)
     slurm("scontrol", "suspend", job)
-    time.sleep(1)
+    until(lambda: stands_still(followed.folder), "it stands still", workflow=workflow)
     before = len(steps(followed.folder))
     time.sleep(1.2 * limits.seconds(STALL_SECONDS))
     assert len(steps(followed.folder)) == before
