@@ -36,14 +36,9 @@ from snaketrain.runtime.strict_json import Json, JsonObject
 SECTIONS = tuple(Settings.model_fields)
 WITH_NAMES = ("datasets", "runs", "sweeps", *(extra.KEY for extra in modules("top_level")))  # below them are names that the user gives
 TOP_LEVEL = (*SECTIONS, *WITH_NAMES)
-# instead of pydantic's type of error
-CONTRADICTION, BETWEEN_SECTIONS = "contradiction", "between sections"
-CORRECTABLE = (
-    "missing",
-    "value_error",
-    CONTRADICTION,
-    BETWEEN_SECTIONS,
-)  # these errors depend on several settings, so that a run can correct them
+CONTRADICTION, BETWEEN_SECTIONS = "contradiction", "between sections"  # instead of pydantic's type of error
+# these errors depend on several settings, so that a run can correct them
+CORRECTABLE = ("missing", "value_error", CONTRADICTION, BETWEEN_SECTIONS)
 ROUNDS = 20  # leaving a setting out may cause another error
 STAND_IN = {
     "train": {"use": "of_nothing.Known"},
