@@ -55,6 +55,11 @@ class Images(torch.utils.data.Dataset):
         return torch.ones(3), torch.ones(2)
 
 
+class Twice(Images):
+    def precompute(self, numbers):
+        return {"target": torch.ones(len(numbers), 2).numpy()}
+
+
 class Net(torch.nn.Module):
     def __init__(self, width: int = 2):
         super().__init__()
@@ -197,6 +202,7 @@ WRONG = [
     (BASE, "train.trainer", {"use": "mine.py:ForgetfulTrainer", "arguments": {"limit": 2}}, "train.trainer.use: the `__init__` of `mine.py:ForgetfulTrainer` does not take what every trainer is made of. Let it take `*arguments, **options`", "is not given to its base"),
     (BASE, "train.callbacks", ["mine.py:Misspelt"], "train.callbacks.0.use: `mine.py:Misspelt` has a method `on_steps_end`, which is never called. Did you mean 'on_step_end'?", "would do nothing"),
     (BASE, "train.callbacks", ["mine.py:TooFew"], "train.callbacks.0.use: `on_step_end` of `mine.py:TooFew` is called with other arguments. Define it as `def on_step_end(self, state, outcome)`", "fails in the first step"),
+    (MODULE, "data.train.use", "mine.py:Twice", "data.train: mine.py:Twice gives `target` in its items and by `precompute`", "one would replace the other"),
     (MODULE, "model.arguments", {"width": 3}, "train.task: `module`: RuntimeError", "other shapes than the target"),
 ]  # fmt: skip
 

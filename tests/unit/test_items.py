@@ -168,7 +168,7 @@ def test_what_is_computed_once_for_each_item_is_in_its_batches(here):
 @pytest.mark.parametrize(("arguments", "words"), [
     ({"rows": 5}, "`precompute` gives, as `root` of 80 items, an array of float64 with the shape (5,). Give numbers, and a row for each item"),
     ({"name": "a/b"}, "`precompute` names a field 'a/b'"),
-    ({"name": "inputs"}, "data.train: mine.py:Computing gives `inputs` in its items and by `precompute`"),
+    ({"name": "inputs"}, "mine.py:Computing gives `inputs` in its items and by `precompute`"),
 ])  # fmt: skip
 def test_what_cannot_be_computed_once_is_refused(here, arguments, words):
     with pytest.raises((SystemExit, BadData), match=re.escape(words)):

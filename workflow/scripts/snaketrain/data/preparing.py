@@ -252,8 +252,7 @@ def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS, core
         if len(chosen):  # a look at the first one, so that items that cannot be read show here and not in the training
             first = Items(datasets[origin], use, chosen, data.fields, 0).batch([0])
             computed = precomputed(datasets[origin], use, chosen)
-            if both := computed.keys() & first.keys():
-                raise BadData(f"data.{split}: {use} gives `{min(both)}` in its items and by `precompute`. Give the second another name.")
+            Items(datasets[origin], use, chosen, data.fields, 0, computed).batch([0])  # both together
             facts["splits"][split] |= {"fields": described(first)} | ({"computed": [*computed]} if computed else {})
             for name, values in computed.items():
                 numpy.save(output / f"{split}.{name}.npy", values)

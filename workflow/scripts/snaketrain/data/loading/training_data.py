@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from snaketrain.config.references import NotFound, load
+from snaketrain.data.cells import BadData
 from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.strict_json import JsonObject
@@ -164,6 +165,8 @@ class Items:
         with reproducible():
             items = [self._item(int(number), epoch) for number in ids]
             named = self.collate(items, self.chosen[list(ids)].tolist())
+        if both := named.keys() & self.computed.keys():
+            raise BadData(f"{self.name} gives `{min(both)}` in its items and by `precompute`. Give one of the two another name.")
         computed = {field: torch.from_numpy(values[list(ids)]) for field, values in self.computed.items()}
         return named | computed | {"ids": torch.tensor(ids)}
 
