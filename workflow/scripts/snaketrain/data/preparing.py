@@ -252,7 +252,8 @@ def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS, core
         if len(chosen):  # a look at the first one, so that items that cannot be read show here and not in the training
             first = Items(datasets[origin], use, chosen, data.fields, 0).batch([0])
             computed = precomputed(datasets[origin], use, chosen)
-            Items(datasets[origin], use, chosen, data.fields, 0, computed).batch([0])  # both together
+            if computed:  # a field that the items have too is refused there
+                Items(datasets[origin], use, chosen, data.fields, 0, computed).batch([0])
             facts["splits"][split] |= {"fields": described(first)} | ({"computed": [*computed]} if computed else {})
             for name, values in computed.items():
                 numpy.save(output / f"{split}.{name}.npy", values)

@@ -23,7 +23,7 @@ from snaketrain.labels import label_kinds
 from snaketrain.labels.classes import ClassReport
 from snaketrain.labels.number import NumberReport
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.strict_json import JsonObject, as_text, rounded, spoken
+from snaketrain.runtime.strict_json import JsonObject, rounded, spoken, unquoted
 
 VERSIONS = "versions of packages"
 PICTURE, THUMBNAIL = "data:image/", "thumbnail"
@@ -79,7 +79,7 @@ def page(made: Comparison) -> str:
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: conceal(value) if type(value) is str and not value.startswith(PICTURE) else value,
     )
-    environment.filters |= {"figure": rounded, "setting": setting, "as_text": as_text, "spoken": spoken}
+    environment.filters |= {"figure": rounded, "setting": setting, "spoken": spoken, "unquoted": unquoted}
     chosen, rows, runs = comparing.chosen_by(made.rows), made.rows, made.runs
     metrics, scored = comparing.metrics_of(runs), "test" if any(run["test"]["metrics"] for run in runs) else "dev"
     checkpoints, sets = comparing.checkpoint_rows(runs), comparing.sets_of(runs)

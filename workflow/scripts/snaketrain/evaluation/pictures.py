@@ -12,7 +12,7 @@ from snaketrain.evaluation.journals import Curves
 from snaketrain.evaluation.results import Axes, Line2D, LineCollection, as_address, plt
 from snaketrain.labels.base import drawable
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.strict_json import JsonObject, as_text, is_number, spoken
+from snaketrain.runtime.strict_json import JsonObject, is_number, spoken, unquoted
 
 # --- Learning curves: a colour for each of the best configurations, a band over its seeds, and a star at each chosen step.
 
@@ -127,7 +127,7 @@ LONGEST_SETTING = 60  # characters
 
 
 def setting(value: object) -> str:
-    text = "–" if value is None or value == {} else hidden(as_text(value))  # half a secret would not be recognised
+    text = "–" if value is None or value == {} else hidden(unquoted(value))  # half a secret would not be recognised
     if all(part.isidentifier() for part in text.split(".")):
         text = text.rpartition(".")[2]  # of a class its name; the page shows the rest under the mouse
     return shortened(text, LONGEST_SETTING)

@@ -70,7 +70,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
     problems += tracking(runs)
     problems += shell_problems(runs)
     problems += [problem for problems_of in hooks("check", "problems_of_runs") for problem in problems_of(runs)]
-    untried = [name for name in runs if (found := reading.runs[name]).contradicts_itself or follows("data", found.wrong)]
+    untried = [name for name, found in reading.runs.items() if found.contradicts_itself or follows("data", found.wrong)]
     wrong = set().union(*(found.wrong for found in reading.runs.values()))
     problems += [each for each in effect_problems(runs, untried) if not is_known(each, problems) and not follows_by_path(each, wrong)]
     if not problems:  # a plan, say, would fail or mean nothing with wrong settings

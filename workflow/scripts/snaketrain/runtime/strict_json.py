@@ -99,8 +99,8 @@ def shortened(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
-def as_text(value: Json) -> str:
-    """A setting without the quotes of a text, everything else as JSON, much as it is in YAML."""
+def unquoted(value: Json) -> str:
+    """A value as JSON, but a text without its quotes: much as it is in YAML."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

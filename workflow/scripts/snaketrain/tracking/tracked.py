@@ -17,7 +17,7 @@ from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import Event
 from snaketrain.runtime.manifests import Manifest, digest, read_result
 from snaketrain.runtime.stages import by_name
-from snaketrain.runtime.strict_json import JsonObject, as_text, rounded, spoken
+from snaketrain.runtime.strict_json import JsonObject, rounded, spoken, unquoted
 
 # --- What MLflow accepts: names and texts of limited length, here without passwords, and numbers with as many digits as one reads.
 
@@ -128,7 +128,7 @@ def prepared(run: JsonObject, results: Path) -> Manifest | None:
 def params(settings: JsonObject) -> dict[str, str]:
     """Settings as MLflow shows them: text without quotes, everything else as JSON. Those that are null or empty are only in run.json."""
     given = {key: value for key, value in by_name(settings).items() if value not in (None, "", [], {})}
-    return {key: as_text(value) for key, value in given.items()}
+    return {key: unquoted(value) for key, value in given.items()}
 
 
 def deciding(made: Manifest) -> dict[str, str]:

@@ -47,7 +47,7 @@ def processor() -> str:
 
 
 def gain_of_bf16() -> float | None:
-    """How many times as fast this CPU multiplies matrices in bf16, measured in a tenth of a second; None where it has no instructions for that."""
+    """How many times as fast this CPU multiplies matrices in bf16, measured in a fraction of a second; None where it has no instructions for that."""
     flags = {flag for line in _described_cpus() if line.startswith(("flags", "Features")) for flag in line.split()}
     if flags.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"}):
         return None

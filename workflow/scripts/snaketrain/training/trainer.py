@@ -234,10 +234,10 @@ class Trainer:
         self.rank_journal.begin(step)
         number = len(self.data.train) if isinstance(self.data.train, Sized) else None
         examples = "a stream" if number is None else f"{number} examples"
-        if number and self.train.batch_tokens is None and number < self.train.batch_size:
-            logging.warning(
-                "train.batch_size is %d, more than the training data has (%d): each batch has all of it", self.train.batch_size, number
-            )
+        size = self.train.batch_size
+        # a mixture repeats examples instead
+        if number and plan.steps and self.train.batch_tokens is None and number < size and len(plan.batches.batch(0, 0)) < size:
+            logging.warning("train.batch_size is %d, more than the training data has (%d): each batch has all of it", size, number)
         logging.info("%s parameters, %s, steps %d to %d", f"{state.parameters:,}", examples, step, plan.last)
 
     def settle(self) -> None:
